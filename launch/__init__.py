@@ -1,0 +1,1 @@
+"""Starting runs on machines: may import lm and experiments."""

@@ -1,0 +1,1 @@
+"""The library. Imports nothing from experiments or launch."""
