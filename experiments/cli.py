@@ -1,0 +1,108 @@
+"""One way to start a command: flags, help, exit codes, one plain sentence for a user's mistake.
+
+Exit codes: 0 done, 1 internal error, 2 bad input or flags, 3 diverged, 75 stopped by a signal
+with the state saved.
+"""
+
+import sys
+from collections.abc import Callable
+
+from absl import flags, logging
+
+from lm.errors import BadInput, Diverged
+
+BAD_INPUT, DIVERGED, STOPPED = 2, 3, 75
+
+# Values given as --config.group.field, in the order in which they win: flag files, command line.
+config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
+
+
+def run(main: Callable[[], int | None]) -> None:
+    """Parses sys.argv, calls main and exits with its code; never returns."""
+    doc = sys.modules[main.__module__].__doc__ or ""
+    try:
+        if {"--help", "-h", "-help", "--helpshort", "--helpfull", "-?"} & set(sys.argv[1:]):
+            print(_help(doc))
+            sys.exit(0)
+        _parse(sys.argv)
+        logging.use_absl_handler()
+        logging.set_verbosity(logging.INFO)
+        sys.exit(main() or 0)
+    except (BadInput, flags.Error) as e:
+        print(f"{_program()}: {e}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except Diverged as e:
+        print(f"{_program()}: {e}", file=sys.stderr)
+        sys.exit(DIVERGED)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; nothing is left to say to it
+        sys.exit(1)
+
+
+def _program() -> str:
+    return sys.argv[0].rsplit("/", 1)[-1].removesuffix(".py").removeprefix("isoflop-")
+
+
+def _parse(argv: list[str]) -> None:
+    flag_files, rest = _take_flag_files(argv[1:])
+    from_files = flags.FLAGS.read_flags_from_files(flag_files, force_gnu=True)
+    file_args, file_overrides = _take_overrides(from_files)
+    line_args, line_overrides = _take_overrides(rest)
+    # Command line after flag files, wherever the flag file stood: later beats earlier.
+    config_overrides[:] = [("the flag file", file_overrides), ("the command line", line_overrides)]
+    positional = flags.FLAGS([argv[0], *file_args, *line_args])[1:]
+    if positional:
+        raise BadInput(f"unexpected argument {positional[0]!r}: flags are written --name=value")
+
+
+def _take_flag_files(args: list[str]) -> tuple[list[str], list[str]]:
+    taken, rest, it = [], [], iter(args)
+    for arg in it:
+        if arg in ("--flagfile", "-flagfile"):
+            taken.append(f"--flagfile={next(it, '')}")
+        elif arg.startswith(("--flagfile=", "-flagfile=")):
+            taken.append(arg)
+        else:
+            rest.append(arg)
+    return taken, rest
+
+
+def _take_overrides(args: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Splits --config.a.b=value, --config.a.b value, --config.flag and --noconfig.flag off."""
+    rest: list[str] = []
+    overrides: list[tuple[str, str]] = []
+    it = iter(range(len(args)))
+    for i in it:
+        name, has_value, value = args[i].lstrip("-").partition("=")
+        negated = name.startswith("noconfig.")
+        if not args[i].startswith("-") or not (negated or name.startswith("config.")):
+            rest.append(args[i])
+            continue
+        key = name.removeprefix("no").removeprefix("config.")
+        if negated:
+            value = "false"
+        elif not has_value:
+            following = args[i + 1] if i + 1 < len(args) else "--"
+            if following.startswith("--"):
+                value = "true"
+            else:
+                value = following
+                next(it)
+        overrides.append((key, value))
+    return rest, overrides
+
+
+def _help(doc: str) -> str:
+    lines = [doc.strip(), "", "flags:"]
+    if "config" in flags.FLAGS:
+        lines.append(
+            "  --config.GROUP.FIELD=VALUE  changes one field of the config; `none` empties an\n"
+            "      optional field. Command line beats --flagfile beats the config file."
+        )
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith("absl"):
+            continue
+        for flag in defined:
+            default = "" if flag.default is None else f" (default {flag.default_as_str})"
+            lines.append(f"  --{flag.name}  {flag.help}{default}")
+    return "\n".join(lines)

@@ -1,0 +1,150 @@
+"""Where a command's config comes from: a file, then a flag file, then the command line.
+
+Command line beats flag file beats config file; later beats earlier.
+"""
+
+import ast
+import dataclasses
+import json
+import runpy
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from experiments import cli
+from lm.config import BUDGETS, Config, convert, field_type, freeze, to_dict
+from lm.errors import BadInput
+
+PROVENANCE = "provenance"  # the part of a saved config.json that is not config
+
+_CONFIG = flags.DEFINE_string(
+    "config", None, "a config file: a .py with get_config(), or a saved config.json"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigSource:
+    """A config file with everything that was said on top of it."""
+
+    path: str
+    file: dict[str, Any]
+    points: list[dict[str, Any]]  # the file's sweep; empty for a single run
+    overrides: list[tuple[str, list[tuple[str, Any]]]]
+
+    def config(self, point: dict[str, Any] | None = None) -> Config:
+        """Returns the checked config of one point of the sweep, or of the file itself."""
+        values = json.loads(json.dumps(self.file))
+        if point:
+            values = _apply(values, list(point.items()), "the sweep")
+        for where, pairs in self.overrides:
+            values = _apply(values, pairs, where)
+        return freeze(values, self.path)
+
+
+def from_flags() -> ConfigSource:
+    """Returns the source named by --config and --config.* of this process's command line."""
+    if not _CONFIG.value:
+        raise BadInput("no config given: add --config=experiments/configs/tiny.py or your own file")
+    file, points = _read(_CONFIG.value)
+    overrides = [
+        (where, [(key, parse(key, text, where)) for key, text in pairs])
+        for where, pairs in cli.config_overrides
+    ]
+    return ConfigSource(_CONFIG.value, file, points, overrides)
+
+
+def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if not Path(path).is_file():
+        raise BadInput(f"there is no config file {path}: check the name and the folder")
+    if path.endswith(".json"):
+        try:
+            values = json.loads(Path(path).read_text())
+        except (UnicodeDecodeError, ValueError) as e:
+            raise BadInput(f"{path} is not valid JSON ({e}): give a saved config.json") from e
+        if not isinstance(values, dict):
+            raise BadInput(f"{path} holds a {type(values).__name__}: give a saved config.json")
+        values.pop(PROVENANCE, None)
+        return values, []
+    if not path.endswith(".py"):
+        raise BadInput(f"{path} is neither .py nor .json: give a config file of one of these kinds")
+    try:
+        module = runpy.run_path(path)
+        config = module["get_config"]()
+        points = module["get_sweep"]() if "get_sweep" in module else []
+    except KeyError as e:
+        if e.args == ("get_config",):
+            raise BadInput(f"{path} has no get_config(): add one returning a ConfigDict") from e
+        raise BadInput(f"{path}: {e.args[0] if e.args else e}") from e
+    except (AttributeError, SyntaxError, TypeError) as e:
+        raise BadInput(f"{path} cannot be used: {e}") from e
+    return json.loads(config.to_json()) if hasattr(config, "to_json") else dict(config), points
+
+
+def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    budgets = {k for k, v in pairs if k.removeprefix("train.") in BUDGETS and v is not None}
+    if len(budgets) > 1:
+        raise BadInput(
+            f"two budgets are set by {where}, {' and '.join(sorted(budgets))}: give one of them"
+        )
+    if budgets:  # a budget said later replaces the one said before
+        values["train"] |= {b: None for b in BUDGETS}
+    for key, value in pairs:
+        value = convert(key, value, field_type(key), where)
+        *groups, leaf = key.split(".")
+        group = values
+        for name in groups:
+            group = group[name]
+        group[leaf] = value
+    return values
+
+
+def parse(key: str, text: str, where: str) -> Any:
+    """Returns the value that a text on the command line stands for, by the field's type."""
+    kind = field_type(key)
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if types.NoneType in options and text.lower() == "none":
+        return None
+    if options[0] is str:
+        return text
+    if options[0] is bool and text.lower() in ("true", "false", "1", "0"):
+        return text.lower() in ("true", "1")
+    if options[0] is bool:
+        return convert(key, text, kind, where)
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text) if options[0] is tuple else float(text)
+    except (ValueError, SyntaxError):
+        return convert(key, text, kind, where)
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
+    """Returns a line for each field in which two configs differ: name, theirs, ours."""
+    lines = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(name), theirs.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += difference(a, b, f"{prefix}{name}.")
+        elif a != b:
+            lines.append(f"{prefix}{name}: {b!r} there, {a!r} now")
+    return lines
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Returns the config as {dotted name: value}."""
+    found: dict[str, Any] = {}
+
+    def walk(values: dict[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{name}.")
+            else:
+                found[prefix + name] = value
+
+    walk(to_dict(config), "")
+    return found

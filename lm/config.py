@@ -1,0 +1,336 @@
+"""The settings of a run: typed fields with their defaults, and the checks between them.
+
+Config files hold an ml_collections ConfigDict; `freeze` turns it once into the frozen dataclasses
+that the library reads. No default lives anywhere else.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from lm.errors import BadInput
+
+FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
+GATED_FFNS = FFNS[:5]
+BUDGETS = ("steps", "n_tokens", "flops", "tokens_per_param")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    vocab_size: int | None = None  # none: the tokenizer's
+    vocab_multiple: int = 1  # embedding rows are padded to a multiple; padding is masked
+    d_model: int = 128
+    n_layers: int = 4
+    n_heads: int = 4
+    n_kv_heads: int | None = None  # none: n_heads; 1 is multi-query
+    d_head: int | None = None  # none: d_model / n_heads
+    d_ff: int | None = None  # the literal width; none: 4 d, or 8 d / 3 for a GLU
+    ffn: str = "swiglu"
+    swish_c: float = 1.0  # swish(x) = x sigmoid(c x)
+    use_bias: bool = False  # in norms, QKV, output and FFN
+    norm: str = "rmsnorm"
+    norm_position: str = "pre"
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    position: str = "rope"
+    rope_base: float = 10000.0
+    rope_scaling: str = "none"  # linear, ntk, yarn
+    rope_factor: float = 1.0  # how many times longer than rope_original_length
+    rope_original_length: int | None = None  # none: max_length / rope_factor
+    tie_embeddings: bool = True
+    max_length: int = 256
+    dropout: float = 0.0
+    init_std: float = 0.02  # of embeddings and matrices; residual outputs get / sqrt(2 layers)
+    attention: str = "blocked"  # blocked: causal blocks, hand-written gradient; plain
+    scan_layers: bool = False  # one compiled layer looped over, instead of every layer unrolled
+    remat: bool = False  # recompute each layer in the backward pass
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    source: str = "python_library"
+    path: str | None = None  # a glob of text files, for source=files
+    tokenizer: str = "bytes"
+    validation_fraction: float = 0.1  # of the text, its end, for source=files
+    length: int | None = None  # tokens a sequence; none: model.max_length
+    markov_symbols: int = 64
+    markov_order: int = 1
+    markov_validation_tokens: int = 1_048_576
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    batch_size: int = 16  # sequences per optimizer step, over all devices
+    accumulate: int = 1  # micro-batches a step
+    steps: int | None = None
+    n_tokens: int | None = None
+    flops: float | None = None
+    tokens_per_param: float | None = None
+    # ((n_tokens, batch_size), ...): from that many trained tokens on, that batch size.
+    batch_growth: tuple = ()
+    # What the learning rate is multiplied by when the batch grows k times: k**0.5, k or 1.
+    batch_growth_lr: str = "sqrt"
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3  # the peak
+    schedule: str = "cosine"
+    warmup_fraction: float = 0.02  # of the steps, rounded up
+    decay_fraction: float = 0.2  # of the steps, wsd only
+    final_fraction: float = 0.1  # of the peak, at the last step
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float | None = 1.0
+    muon_learning_rate: float = 0.02  # of the hidden matrices, optimizer=muon
+    muon_momentum: float = 0.95
+
+
+@dataclass(frozen=True)
+class PrecisionConfig:
+    compute: str = "float32"
+    reduce: str = "float32"  # dtype in which gradients cross devices
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    data: int = 1  # one of the three may be -1: the devices that are left
+    model: int = 1
+    pipe: int = 1
+    fully_sharded: bool = True  # parameters and optimizer state sharded over data
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    schedule: str = "1f1b"
+    microbatches: int = 1
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every: int | None = 500  # steps; none: only at the end
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    every: int | None = None  # steps; none: only at the end
+    batch_size: int | None = None  # none: train.batch_size
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    every: int = 10
+
+
+@dataclass(frozen=True)
+class Config:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    seed: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens a training sequence."""
+        return self.data.length or self.model.max_length
+
+
+def default_config():
+    """Returns a complete, locked ConfigDict with every default above."""
+    from ml_collections import ConfigDict
+
+    # Types are checked by `freeze`, which also accepts 1e6 for an integer and none where optional.
+    config = ConfigDict(to_dict(Config()), type_safe=False)
+    return config.lock()
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Returns the config as nested dicts of plain values, ready for JSON."""
+    plain = dataclasses.asdict(config)
+    plain["train"]["batch_growth"] = [list(pair) for pair in plain["train"]["batch_growth"]]
+    return plain
+
+
+def freeze(config: Mapping[str, Any], where: str = "the config") -> Config:
+    """Returns the checked, frozen Config; raises BadInput naming the field."""
+    frozen = typing.cast(Config, _freeze_group(Config, config, where, ""))
+    _check(frozen)
+    return frozen
+
+
+def field_type(key: str) -> Any:
+    """Returns the type of a dotted field; raises BadInput with the nearest name for a typo."""
+    cls: Any = Config
+    names = key.split(".")
+    for depth, name in enumerate(names):
+        hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
+        if name not in hints:
+            raise BadInput(
+                f"there is no config field {key!r}{_nearest(names[:depth], name, hints)}"
+            )
+        cls = hints[name]
+    if dataclasses.is_dataclass(cls):
+        raise BadInput(f"config field {key!r} is a group: name a field in it, such as "
+                       f"{key}.{dataclasses.fields(cls)[0].name}")  # fmt: skip
+    return cls
+
+
+def _nearest(prefix: list[str], name: str, hints: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, hints, 1, 0.5)
+    if not near:  # perhaps the right field in the wrong group
+        near_leaf = [g for g, t in typing.get_type_hints(Config).items()
+                     if dataclasses.is_dataclass(t) and name in typing.get_type_hints(t)]  # fmt: skip
+        if near_leaf:
+            return f": did you mean {near_leaf[0]}.{name}?"
+        return f": the fields of {'.'.join(prefix) or 'the config'} are {', '.join(hints)}"
+    return f": did you mean {'.'.join([*prefix, near[0]])}?"
+
+
+def _freeze_group(cls: Any, values: Mapping[str, Any], where: str, prefix: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    done = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name not in hints:
+            raise BadInput(f"{where} has an unknown field {key!r}"
+                           f"{_nearest(prefix.split('.')[:-1], name, hints)}")  # fmt: skip
+        if dataclasses.is_dataclass(hints[name]):
+            done[name] = _freeze_group(hints[name], value, where, f"{key}.")
+        else:
+            done[name] = convert(key, value, hints[name], where)
+    missing = [name for name in hints if name not in done]
+    if missing:
+        raise BadInput(f"{where} lacks the field {prefix}{missing[0]!s}: start from "
+                       "lm.config.default_config(), which is complete")  # fmt: skip
+    return cls(**done)
+
+
+def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
+    """Returns value as the field's type; 1e6 is an integer because it is one."""
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if value is None and types.NoneType in options:
+        return None
+    kind = options[0]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and number and float(value).is_integer():
+        return int(value)
+    if kind is float and number:
+        return float(value)
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is tuple and isinstance(value, list | tuple):
+        return tuple(tuple(v) if isinstance(v, list | tuple) else v for v in value)
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
+              tuple: "a list"}[kind]  # fmt: skip
+    optional = " or none" if len(options) > 1 else ""
+    raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {value!r}")
+
+
+def _choice(key: str, value: str, options) -> None:
+    if value not in options:
+        near = get_close_matches(value, options, 1, 0.5)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise BadInput(f"{key} is {value!r}{hint}: choose one of {', '.join(options)}")
+
+
+def _check(c: Config) -> None:
+    m, t, o = c.model, c.train, c.optim
+    positive = {
+        "model.vocab_multiple": m.vocab_multiple, "model.d_model": m.d_model,
+        "model.n_layers": m.n_layers, "model.n_heads": m.n_heads, "model.max_length": m.max_length,
+        "model.vocab_size": m.vocab_size, "model.n_kv_heads": m.n_kv_heads,
+        "model.d_head": m.d_head, "model.d_ff": m.d_ff, "data.length": c.data.length,
+        "model.rope_factor": m.rope_factor, "model.rope_base": m.rope_base,
+        "train.batch_size": t.batch_size, "train.accumulate": t.accumulate,
+        **{f"train.{b}": getattr(t, b) for b in BUDGETS},
+        "optim.learning_rate": o.learning_rate, "optim.clip_norm": o.clip_norm,
+        "checkpoint.every": c.checkpoint.every, "checkpoint.keep": c.checkpoint.keep,
+        "eval.every": c.eval.every, "eval.batch_size": c.eval.batch_size, "log.every": c.log.every,
+        "pipeline.microbatches": c.pipeline.microbatches, "pipeline.repeats": c.pipeline.repeats,
+    }  # fmt: skip
+    for key, value in positive.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{key} is {value}: it must be greater than 0")
+    fractions = {
+        "data.validation_fraction": c.data.validation_fraction, "model.dropout": m.dropout,
+        "optim.warmup_fraction": o.warmup_fraction, "optim.decay_fraction": o.decay_fraction,
+        "optim.final_fraction": o.final_fraction, "optim.b1": o.b1, "optim.b2": o.b2,
+    }  # fmt: skip
+    for key, value in fractions.items():
+        if not 0 <= value <= 1:
+            raise BadInput(f"{key} is {value}: it must lie between 0 and 1")
+    _choice("model.ffn", m.ffn, FFNS)
+    _choice("model.norm", m.norm, ("rmsnorm", "layernorm"))
+    _choice("model.norm_position", m.norm_position, ("pre", "post"))
+    _choice("model.position", m.position, ("rope", "sinusoidal", "learned", "none"))
+    _choice("model.rope_scaling", m.rope_scaling, ("none", "linear", "ntk", "yarn"))
+    _choice("model.attention", m.attention, ("blocked", "plain"))
+    _choice("optim.optimizer", o.optimizer, ("adamw", "muon", "sgd"))
+    _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
+    _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))
+    _choice("precision.reduce", c.precision.reduce, ("float32",))
+    _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
+    if m.d_head is None and m.d_model % m.n_heads:
+        raise BadInput(f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
+                       "change one of them or set model.d_head")  # fmt: skip
+    if m.n_kv_heads and m.n_heads % m.n_kv_heads:
+        raise BadInput(f"model.n_heads {m.n_heads} is not divisible by model.n_kv_heads "
+                       f"{m.n_kv_heads}: change one of them")  # fmt: skip
+    d_head = m.d_head or m.d_model // m.n_heads
+    if m.position == "rope" and d_head % 2:
+        raise BadInput(f"the head width {d_head} is odd, and rotary positions turn pairs: "
+                       "set model.d_head to an even number")  # fmt: skip
+    if m.position == "sinusoidal" and m.d_model % 2:
+        raise BadInput(f"model.d_model {m.d_model} is odd, and sinusoidal positions come in pairs")
+    if c.length > m.max_length:
+        raise BadInput(f"data.length {c.length} is longer than model.max_length {m.max_length}: "
+                       "raise model.max_length or shorten the sequences")  # fmt: skip
+    if t.batch_size % t.accumulate:
+        raise BadInput(f"train.batch_size {t.batch_size} is not divisible by train.accumulate "
+                       f"{t.accumulate}: change one of them")  # fmt: skip
+    set_budgets = [b for b in BUDGETS if getattr(t, b) is not None]
+    if len(set_budgets) != 1:
+        found = " and ".join(f"train.{b}" for b in set_budgets) or "none of them"
+        raise BadInput(f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
+                       f": {found} is set")  # fmt: skip
+    if o.schedule == "wsd" and o.warmup_fraction + o.decay_fraction > 1:
+        raise BadInput(f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
+                       f"{o.decay_fraction} overlap: together they may be at most 1")  # fmt: skip
+    last = (0, t.batch_size)
+    for entry in t.batch_growth:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and all(
+            isinstance(v, int | float) and float(v).is_integer() for v in entry)):  # fmt: skip
+            raise BadInput(f"train.batch_growth holds {entry!r}: each entry is a pair "
+                           "(n_tokens, batch_size) of whole numbers")  # fmt: skip
+        if entry[0] <= last[0] or entry[1] <= last[1] or entry[1] % t.accumulate:
+            raise BadInput(f"train.batch_growth {entry} after {last}: tokens and batch sizes must "
+                           f"grow, in multiples of train.accumulate {t.accumulate}")  # fmt: skip
+        last = entry
+    if [c.mesh.data, c.mesh.model, c.mesh.pipe].count(-1) > 1:
+        raise BadInput("mesh.data, mesh.model and mesh.pipe: only one may be -1")
+    for axis in ("data", "model", "pipe"):
+        size = getattr(c.mesh, axis)
+        if size == 0 or size < -1:
+            raise BadInput(f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
+                           "devices that are left")  # fmt: skip
+    if c.mesh.model != 1 or c.mesh.pipe != 1:
+        raise BadInput(f"mesh.model {c.mesh.model} and mesh.pipe {c.mesh.pipe} must be 1: tensor "
+                       "and pipeline parallel layouts are not part of this version")  # fmt: skip
