@@ -49,6 +49,29 @@ class ModelConfig:
     scan_layers: bool = False  # one compiled layer looped over, instead of every layer unrolled
     remat: bool = False  # recompute each layer in the backward pass
 
+    @property
+    def kv_heads(self) -> int:
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_head or self.d_model // self.n_heads
+
+    @property
+    def gated(self) -> bool:
+        return self.ffn in GATED_FFNS
+
+    @property
+    def ff_dim(self) -> int:
+        """Width of the FFN: a GLU has three matrices, so 2/3 of a plain one's width."""
+        return self.d_ff or (round(self.d_model / 3) * 8 if self.gated else 4 * self.d_model)
+
+    @property
+    def padded_vocab(self) -> int:
+        """Rows of the embedding; needs vocab_size."""
+        assert self.vocab_size is not None
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -186,16 +209,21 @@ def field_type(key: str) -> Any:
             )
         cls = hints[name]
     if dataclasses.is_dataclass(cls):
-        raise BadInput(f"config field {key!r} is a group: name a field in it, such as "
-                       f"{key}.{dataclasses.fields(cls)[0].name}")  # fmt: skip
+        raise BadInput(
+            f"config field {key!r} is a group: name a field in it, such as "
+            f"{key}.{dataclasses.fields(cls)[0].name}"
+        )
     return cls
 
 
 def _nearest(prefix: list[str], name: str, hints: Mapping[str, Any]) -> str:
     near = get_close_matches(name, hints, 1, 0.5)
     if not near:  # perhaps the right field in the wrong group
-        near_leaf = [g for g, t in typing.get_type_hints(Config).items()
-                     if dataclasses.is_dataclass(t) and name in typing.get_type_hints(t)]  # fmt: skip
+        near_leaf = [
+            g
+            for g, t in typing.get_type_hints(Config).items()
+            if dataclasses.is_dataclass(t) and name in typing.get_type_hints(t)
+        ]
         if near_leaf:
             return f": did you mean {near_leaf[0]}.{name}?"
         return f": the fields of {'.'.join(prefix) or 'the config'} are {', '.join(hints)}"
@@ -208,16 +236,20 @@ def _freeze_group(cls: Any, values: Mapping[str, Any], where: str, prefix: str) 
     for name, value in values.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            raise BadInput(f"{where} has an unknown field {key!r}"
-                           f"{_nearest(prefix.split('.')[:-1], name, hints)}")  # fmt: skip
+            raise BadInput(
+                f"{where} has an unknown field {key!r}"
+                f"{_nearest(prefix.split('.')[:-1], name, hints)}"
+            )
         if dataclasses.is_dataclass(hints[name]):
             done[name] = _freeze_group(hints[name], value, where, f"{key}.")
         else:
             done[name] = convert(key, value, hints[name], where)
     missing = [name for name in hints if name not in done]
     if missing:
-        raise BadInput(f"{where} lacks the field {prefix}{missing[0]!s}: start from "
-                       "lm.config.default_config(), which is complete")  # fmt: skip
+        raise BadInput(
+            f"{where} lacks the field {prefix}{missing[0]!s}: start from "
+            "lm.config.default_config(), which is complete"
+        )
     return cls(**done)
 
 
@@ -238,8 +270,13 @@ def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
         return value
     if kind is tuple and isinstance(value, list | tuple):
         return tuple(tuple(v) if isinstance(v, list | tuple) else v for v in value)
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
-              tuple: "a list"}[kind]  # fmt: skip
+    wanted = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a word",
+        tuple: "a list",
+    }[kind]
     optional = " or none" if len(options) > 1 else ""
     raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {value!r}")
 
@@ -254,26 +291,43 @@ def _choice(key: str, value: str, options) -> None:
 def _check(c: Config) -> None:
     m, t, o = c.model, c.train, c.optim
     positive = {
-        "model.vocab_multiple": m.vocab_multiple, "model.d_model": m.d_model,
-        "model.n_layers": m.n_layers, "model.n_heads": m.n_heads, "model.max_length": m.max_length,
-        "model.vocab_size": m.vocab_size, "model.n_kv_heads": m.n_kv_heads,
-        "model.d_head": m.d_head, "model.d_ff": m.d_ff, "data.length": c.data.length,
-        "model.rope_factor": m.rope_factor, "model.rope_base": m.rope_base,
-        "train.batch_size": t.batch_size, "train.accumulate": t.accumulate,
+        "model.vocab_multiple": m.vocab_multiple,
+        "model.d_model": m.d_model,
+        "model.n_layers": m.n_layers,
+        "model.n_heads": m.n_heads,
+        "model.max_length": m.max_length,
+        "model.vocab_size": m.vocab_size,
+        "model.n_kv_heads": m.n_kv_heads,
+        "model.d_head": m.d_head,
+        "model.d_ff": m.d_ff,
+        "data.length": c.data.length,
+        "model.rope_factor": m.rope_factor,
+        "model.rope_base": m.rope_base,
+        "train.batch_size": t.batch_size,
+        "train.accumulate": t.accumulate,
         **{f"train.{b}": getattr(t, b) for b in BUDGETS},
-        "optim.learning_rate": o.learning_rate, "optim.clip_norm": o.clip_norm,
-        "checkpoint.every": c.checkpoint.every, "checkpoint.keep": c.checkpoint.keep,
-        "eval.every": c.eval.every, "eval.batch_size": c.eval.batch_size, "log.every": c.log.every,
-        "pipeline.microbatches": c.pipeline.microbatches, "pipeline.repeats": c.pipeline.repeats,
-    }  # fmt: skip
+        "optim.learning_rate": o.learning_rate,
+        "optim.clip_norm": o.clip_norm,
+        "checkpoint.every": c.checkpoint.every,
+        "checkpoint.keep": c.checkpoint.keep,
+        "eval.every": c.eval.every,
+        "eval.batch_size": c.eval.batch_size,
+        "log.every": c.log.every,
+        "pipeline.microbatches": c.pipeline.microbatches,
+        "pipeline.repeats": c.pipeline.repeats,
+    }
     for key, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             raise BadInput(f"{key} is {value}: it must be greater than 0")
     fractions = {
-        "data.validation_fraction": c.data.validation_fraction, "model.dropout": m.dropout,
-        "optim.warmup_fraction": o.warmup_fraction, "optim.decay_fraction": o.decay_fraction,
-        "optim.final_fraction": o.final_fraction, "optim.b1": o.b1, "optim.b2": o.b2,
-    }  # fmt: skip
+        "data.validation_fraction": c.data.validation_fraction,
+        "model.dropout": m.dropout,
+        "optim.warmup_fraction": o.warmup_fraction,
+        "optim.decay_fraction": o.decay_fraction,
+        "optim.final_fraction": o.final_fraction,
+        "optim.b1": o.b1,
+        "optim.b2": o.b2,
+    }
     for key, value in fractions.items():
         if not 0 <= value <= 1:
             raise BadInput(f"{key} is {value}: it must lie between 0 and 1")
@@ -289,48 +343,73 @@ def _check(c: Config) -> None:
     _choice("precision.reduce", c.precision.reduce, ("float32",))
     _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
     if m.d_head is None and m.d_model % m.n_heads:
-        raise BadInput(f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
-                       "change one of them or set model.d_head")  # fmt: skip
+        raise BadInput(
+            f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
+            "change one of them or set model.d_head"
+        )
     if m.n_kv_heads and m.n_heads % m.n_kv_heads:
-        raise BadInput(f"model.n_heads {m.n_heads} is not divisible by model.n_kv_heads "
-                       f"{m.n_kv_heads}: change one of them")  # fmt: skip
+        raise BadInput(
+            f"model.n_heads {m.n_heads} is not divisible by model.n_kv_heads "
+            f"{m.n_kv_heads}: change one of them"
+        )
     d_head = m.d_head or m.d_model // m.n_heads
     if m.position == "rope" and d_head % 2:
-        raise BadInput(f"the head width {d_head} is odd, and rotary positions turn pairs: "
-                       "set model.d_head to an even number")  # fmt: skip
+        raise BadInput(
+            f"the head width {d_head} is odd, and rotary positions turn pairs: "
+            "set model.d_head to an even number"
+        )
     if m.position == "sinusoidal" and m.d_model % 2:
         raise BadInput(f"model.d_model {m.d_model} is odd, and sinusoidal positions come in pairs")
     if c.length > m.max_length:
-        raise BadInput(f"data.length {c.length} is longer than model.max_length {m.max_length}: "
-                       "raise model.max_length or shorten the sequences")  # fmt: skip
+        raise BadInput(
+            f"data.length {c.length} is longer than model.max_length {m.max_length}: "
+            "raise model.max_length or shorten the sequences"
+        )
     if t.batch_size % t.accumulate:
-        raise BadInput(f"train.batch_size {t.batch_size} is not divisible by train.accumulate "
-                       f"{t.accumulate}: change one of them")  # fmt: skip
+        raise BadInput(
+            f"train.batch_size {t.batch_size} is not divisible by train.accumulate "
+            f"{t.accumulate}: change one of them"
+        )
     set_budgets = [b for b in BUDGETS if getattr(t, b) is not None]
     if len(set_budgets) != 1:
         found = " and ".join(f"train.{b}" for b in set_budgets) or "none of them"
-        raise BadInput(f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
-                       f": {found} is set")  # fmt: skip
+        raise BadInput(
+            f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
+            f": {found} is set"
+        )
     if o.schedule == "wsd" and o.warmup_fraction + o.decay_fraction > 1:
-        raise BadInput(f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
-                       f"{o.decay_fraction} overlap: together they may be at most 1")  # fmt: skip
+        raise BadInput(
+            f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
+            f"{o.decay_fraction} overlap: together they may be at most 1"
+        )
     last = (0, t.batch_size)
     for entry in t.batch_growth:
-        if not (isinstance(entry, tuple) and len(entry) == 2 and all(
-            isinstance(v, int | float) and float(v).is_integer() for v in entry)):  # fmt: skip
-            raise BadInput(f"train.batch_growth holds {entry!r}: each entry is a pair "
-                           "(n_tokens, batch_size) of whole numbers")  # fmt: skip
+        if not (
+            isinstance(entry, tuple)
+            and len(entry) == 2
+            and all(isinstance(v, int | float) and float(v).is_integer() for v in entry)
+        ):
+            raise BadInput(
+                f"train.batch_growth holds {entry!r}: each entry is a pair "
+                "(n_tokens, batch_size) of whole numbers"
+            )
         if entry[0] <= last[0] or entry[1] <= last[1] or entry[1] % t.accumulate:
-            raise BadInput(f"train.batch_growth {entry} after {last}: tokens and batch sizes must "
-                           f"grow, in multiples of train.accumulate {t.accumulate}")  # fmt: skip
+            raise BadInput(
+                f"train.batch_growth {entry} after {last}: tokens and batch sizes must "
+                f"grow, in multiples of train.accumulate {t.accumulate}"
+            )
         last = entry
     if [c.mesh.data, c.mesh.model, c.mesh.pipe].count(-1) > 1:
         raise BadInput("mesh.data, mesh.model and mesh.pipe: only one may be -1")
     for axis in ("data", "model", "pipe"):
         size = getattr(c.mesh, axis)
         if size == 0 or size < -1:
-            raise BadInput(f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
-                           "devices that are left")  # fmt: skip
+            raise BadInput(
+                f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
+                "devices that are left"
+            )
     if c.mesh.model != 1 or c.mesh.pipe != 1:
-        raise BadInput(f"mesh.model {c.mesh.model} and mesh.pipe {c.mesh.pipe} must be 1: tensor "
-                       "and pipeline parallel layouts are not part of this version")  # fmt: skip
+        raise BadInput(
+            f"mesh.model {c.mesh.model} and mesh.pipe {c.mesh.pipe} must be 1: tensor "
+            "and pipeline parallel layouts are not part of this version"
+        )

@@ -1,0 +1,18 @@
+"""Llama 2 7B (Touvron et al. 2023, arXiv 2307.09288, table 1): the shape, for counting and compiling.
+
+6,738,415,616 parameters, 6,476,271,616 of them outside the embeddings.
+"""
+
+from lm.config import default_config
+
+
+def get_config():
+    config = default_config()
+    m = config.model
+    m.vocab_size, m.d_model, m.n_layers, m.n_heads, m.d_ff = 32000, 4096, 32, 32, 11008
+    m.tie_embeddings, m.max_length, m.scan_layers, m.remat = False, 4096, True, True
+    config.precision.compute = "bfloat16"
+    config.train.batch_size = 256
+    config.train.n_tokens = 2_000_000_000_000
+    config.optim.learning_rate = 3e-4
+    return config
