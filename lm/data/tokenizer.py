@@ -1,0 +1,155 @@
+"""Tokenizers: text as UTF-8 bytes to token ids and back. One entry in TOKENIZERS each.
+
+A tokenizer's `spec` is plain data that rebuilds it (`from_spec`), saved beside checkpoints; its
+`fingerprint` says whether two are the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lm.errors import BadInput
+
+
+class Tokenizer(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def spec(self) -> dict[str, Any]: ...
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids, shape [n], in the smallest unsigned type that holds the vocabulary."""
+        ...
+
+    def decode(self, ids: np.ndarray) -> bytes: ...
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """SHA-256 of the spec: equal for equal tokenizers, on any machine."""
+    return hashlib.sha256(json.dumps(tokenizer.spec, sort_keys=True).encode()).hexdigest()
+
+
+def from_spec(spec: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that `spec` came from."""
+    kinds = {"bytes": Bytes, "characters": Characters, "symbols": Symbols}
+    fields = dict(spec)
+    return kinds[fields.pop("kind")](**fields)
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest unsigned type that holds every id below vocab_size."""
+    for dtype in (np.uint8, np.uint16, np.uint32):
+        if vocab_size - 1 <= np.iinfo(dtype).max:
+            return np.dtype(dtype)
+    raise BadInput(f"A vocabulary of {vocab_size} is larger than 32-bit ids can tell apart.")
+
+
+def as_tokens(ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    """`ids` in the vocabulary's type. An id outside the vocabulary raises: it never wraps."""
+    ids = np.asarray(ids)
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise BadInput(
+            f"Token id {bad} is outside the vocabulary of {vocab_size}: the tokens were made "
+            "with another tokenizer."
+        )
+    return ids.astype(token_dtype(vocab_size), copy=False)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Every byte is a token."""
+
+    vocab_size = 256
+    spec = {"kind": "bytes"}
+
+    def encode(self, text: bytes) -> np.ndarray:
+        return np.frombuffer(text, np.uint8)
+
+    def decode(self, ids: np.ndarray) -> bytes:
+        return as_tokens(ids, 256).tobytes()
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Every character of a given alphabet (sorted by code point) is a token."""
+
+    characters: str
+
+    def __post_init__(self):
+        if not self.characters or list(self.characters) != sorted(set(self.characters)):
+            raise BadInput("A character tokenizer needs distinct characters in sorted order.")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.characters)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "characters", "characters": self.characters}
+
+    def encode(self, text: bytes) -> np.ndarray:
+        codes = _code_points(text)
+        known = _code_points(self.characters.encode())
+        # One entry a code point beats a search: 0.01 s for a million characters.
+        table = np.full(int(known[-1]) + 1, -1, np.int32)
+        table[known] = np.arange(len(known))
+        ids = table[np.minimum(codes, known[-1])]
+        unknown = (codes > known[-1]) | (ids < 0)
+        if unknown.any():
+            raise BadInput(
+                f"Character {chr(codes[unknown][0])!r} is not among the {len(known)} characters "
+                "of this tokenizer; leave it out, or use tokenizer=bytes."
+            )
+        return as_tokens(ids, len(known))
+
+    def decode(self, ids: np.ndarray) -> bytes:
+        known = _code_points(self.characters.encode())
+        return known[as_tokens(ids, len(known))].tobytes().decode("utf-32-le").encode()
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The ids themselves, written as decimal numbers with spaces between."""
+
+    vocab_size: int
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "symbols", "vocab_size": self.vocab_size}
+
+    def encode(self, text: bytes) -> np.ndarray:
+        try:
+            ids = np.array([int(word) for word in text.split()], np.int64)
+        except ValueError:
+            raise BadInput(
+                f"This data has numbers for tokens: write numbers below {self.vocab_size} with "
+                f"spaces between, not {text[:40]!r}."
+            ) from None
+        return as_tokens(ids, self.vocab_size)
+
+    def decode(self, ids: np.ndarray) -> bytes:
+        return " ".join(map(str, as_tokens(ids, self.vocab_size).tolist())).encode()
+
+
+def _code_points(text: bytes) -> np.ndarray:
+    return np.frombuffer(text.decode().encode("utf-32-le"), "<u4")
+
+
+def _characters_of(texts: Iterable[bytes]) -> Characters:
+    seen: set[str] = set()
+    for text in texts:
+        seen.update(map(chr, np.unique(_code_points(text)).tolist()))
+    return Characters("".join(sorted(seen)))
+
+
+# By the name in data.tokenizer: made from the texts of a corpus, all of them.
+TOKENIZERS: dict[str, Callable[[Iterable[bytes]], Tokenizer]] = {
+    "bytes": lambda texts: Bytes(),
+    "characters": _characters_of,
+}
