@@ -1,4 +1,4 @@
-"""Llama 2 7B (Touvron et al. 2023, arXiv 2307.09288, table 1): the shape, for counting and compiling.
+"""The shape of Llama 2 7B (Touvron et al. 2023, arXiv 2307.09288, table 1).
 
 6,738,415,616 parameters, 6,476,271,616 of them outside the embeddings.
 """

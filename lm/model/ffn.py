@@ -1,0 +1,58 @@
+"""Feed-forward layers: plain act(x W1) W2 and the gated family of Shazeer 2020 (arXiv 2002.05202).
+
+Gated: (act(x W_gate + b) * (x W_up + c)) W_down, act one of sigmoid (GLU), identity (bilinear),
+ReLU (ReGLU), GELU (GEGLU), Swish (SwiGLU). A new variant is one entry of ACTIVATIONS.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+
+from lm.config import ModelConfig
+from lm.model.spec import ParamSpec, Table
+
+# name -> act(x, swish_c)
+ACTIVATIONS: Mapping[str, Callable[[jax.Array, float], jax.Array]] = {
+    "swiglu": lambda x, c: swish(x, c),
+    "geglu": lambda x, c: jax.nn.gelu(x, approximate=False),
+    "reglu": lambda x, c: jax.nn.relu(x),
+    "glu": lambda x, c: jax.nn.sigmoid(x),
+    "bilinear": lambda x, c: x,
+    "relu": lambda x, c: jax.nn.relu(x),
+    "gelu": lambda x, c: jax.nn.gelu(x, approximate=False),
+    "swish": lambda x, c: swish(x, c),
+}
+
+
+def swish(x: jax.Array, c: float) -> jax.Array:
+    """Returns x sigmoid(c x) (Ramachandran et al. 2017); c = 1 is SiLU."""
+    return x * jax.nn.sigmoid(x if c == 1.0 else c * x)
+
+
+def table(m: ModelConfig, out_std: float) -> Table:
+    """Returns the rows of one FFN; out_std is the deviation of the residual output."""
+    d, f = m.d_model, m.ff_dim
+    rows = {"up": ParamSpec((d, f), ("embed", "ff"), std=m.init_std)}
+    if m.gated:
+        rows["gate"] = ParamSpec((d, f), ("embed", "ff"), std=m.init_std)
+    rows["down"] = ParamSpec((f, d), ("ff", "embed"), std=out_std)
+    if m.use_bias:
+        rows |= {f"{n}_bias": ParamSpec((f,), ("ff",)) for n in ("up", "gate") if n in rows}
+        rows["down_bias"] = ParamSpec((d,), ("embed",))
+    return rows
+
+
+def feed_forward(m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array) -> jax.Array:
+    """Returns the FFN's output [B, T, D] in x's dtype."""
+
+    def project(name: str) -> jax.Array:
+        y = x_BTD @ p[name].astype(x_BTD.dtype)
+        return y + p[f"{name}_bias"].astype(y.dtype) if m.use_bias else y
+
+    act = ACTIVATIONS[m.ffn]
+    if m.gated:
+        h_BTF = act(project("gate"), m.swish_c) * project("up")
+    else:
+        h_BTF = act(project("up"), m.swish_c)
+    out = h_BTF @ p["down"].astype(x_BTD.dtype)
+    return out + p["down_bias"].astype(out.dtype) if m.use_bias else out
