@@ -1,0 +1,116 @@
+"""A law to plan with, by name or from a fit: its parameters and the samples that give intervals.
+
+A fit writes law.json and, beside it, bootstrap.csv: one row a bootstrap sample, one column a
+parameter. A published law has no samples.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.forms import LAWS
+from lm.laws.published import published
+
+
+class KnownLaw(NamedTuple):
+    """A law, its parameters, their samples (name -> (samples,), or None) and where it came from.
+
+    n_counts is "n_params" or "n_params_non_embedding"; n_runs and largest_flops describe the
+    fitted table where the file says so.
+    """
+
+    name: str
+    law: str
+    params: dict[str, float]
+    samples: dict[str, np.ndarray] | None
+    source: str
+    n_counts: str
+    warnings: list[str]
+    n_runs: int | None = None
+    largest_flops: float | None = None
+
+
+def read_law(text: str) -> KnownLaw:
+    """Returns the published law of that name, or the one in that law.json (or its folder).
+
+    Raises BadInput for an unknown name, a missing or broken file, a law without N and D.
+    """
+    path = Path(text)
+    if path.is_dir():
+        path = path / "law.json"
+    if path.suffix != ".json" and "/" not in text:
+        known = published(text)
+        warnings = [f"{text} {known.note}"] if known.note else []
+        warnings.append(f"{text} is published without samples of its parameters: no intervals")
+        return KnownLaw(text, known.law, known.params, None, known.source, known.n_counts, warnings)
+    if not path.is_file():
+        raise BadInput(f"there is no {path}: give the law.json that experiments.fit wrote")
+    content = _read_json(path)
+    return _from_fit(path, content)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content["law"], str) or not isinstance(content["params"], dict):
+            raise TypeError
+    except (ValueError, KeyError, TypeError) as e:
+        raise BadInput(
+            f"{path} is not a law.json with a law and its params: fit it again with experiments.fit"
+        ) from e
+    return content
+
+
+def _from_fit(path: Path, content: dict[str, Any]) -> KnownLaw:
+    law = content["law"]
+    if law not in LAWS or not {"n", "d"} <= set(LAWS[law].inputs):
+        usable = ", ".join(name for name, f in LAWS.items() if {"n", "d"} <= set(f.inputs))
+        raise BadInput(
+            f"{path} holds the law {law!r}, which gives no loss from N and D: plan with one of "
+            f"{usable}"
+        )
+    params = {}
+    for name in LAWS[law].names:
+        value = content["params"].get(name)
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise BadInput(
+                f"{path} has no usable value for the parameter {name} of {law}: fit it again"
+            )
+        params[name] = float(value)
+    warnings = [f"the fit warned: {w}" for w in content.get("warnings", [])]
+    status = content.get("status", "converged")
+    if status != "converged":
+        warnings.insert(0, f"the fit ended as {status!r}: its numbers are not settled")
+    samples = _read_samples(path.with_name("bootstrap.csv"), LAWS[law].names)
+    if samples is None:
+        warnings.append(
+            f"there is no bootstrap.csv beside {path}: no intervals; fit with --bootstrap=1000"
+        )
+    return KnownLaw(
+        str(path), law, params, samples, LAWS[law].source,
+        content.get("n_counts", "n_params"), warnings,
+        content.get("n_runs"), content.get("largest_flops"),
+    )  # fmt: skip
+
+
+def _read_samples(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+    if not path.is_file():
+        return None
+    with path.open() as file:
+        header = [name.strip() for name in file.readline().split(",")]
+        try:
+            rows = np.loadtxt(file, delimiter=",", ndmin=2)
+        except ValueError as e:
+            raise BadInput(f"{path} is not a table of numbers ({e}): fit again") from e
+    lacking = [name for name in names if name not in header]
+    if lacking or (len(rows) and rows.shape[1] != len(header)):
+        raise BadInput(
+            f"{path} does not hold a column for each of {', '.join(names)}: fit again, so that it "
+            "belongs to the law.json beside it"
+        )
+    if len(rows) < 20:
+        return None  # too few for a 10th percentile
+    return {name: rows[:, header.index(name)] for name in names}
