@@ -4,10 +4,10 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from lm.config import DataConfig
-from lm.data import files, python_library
+from lm.data import files, markov, python_library
 from lm.data.corpus import Corpus
 from lm.data.dataset import Batch, Dataset
-from lm.data.tokenizer import TOKENIZERS
+from lm.data.tokenizer import TOKENIZERS, Symbols
 from lm.data.windows import ShuffledWindows, Windows
 from lm.errors import BadInput
 
@@ -64,9 +64,36 @@ def _files(data: DataConfig, length: int, seed: int) -> Dataset:
     return from_corpus(corpus, data.tokenizer, length, seed)
 
 
+def _markov(data: DataConfig, length: int, seed: int) -> Dataset:
+    """Its tokens are symbols; data.tokenizer is for text and is not read."""
+    chain = markov.make_chain(data.markov_symbols, data.markov_order, seed)
+    if length < chain.order:
+        raise BadInput(
+            f"data.length {length} is shorter than data.markov_order {chain.order}: no target "
+            "would see a whole state."
+        )
+    n_valid = length - (chain.order - 1)  # targets that see a whole state, in one sequence
+    n_held_out = -(-data.markov_validation_tokens // n_valid)
+    held_out = markov.Sequences(chain, f"markov/{seed}/validation", length)
+    return Dataset(
+        vocab_size=chain.n_symbols,
+        tokenizer=Symbols(chain.n_symbols),
+        sha256=chain.sha256,
+        n_train_tokens=None,
+        n_train_sequences=None,
+        n_validation_sequences=n_held_out,
+        n_validation_tokens=n_held_out * n_valid,
+        validation_bytes=None,
+        entropy_rate=chain.entropy_rate,
+        train=markov.Sequences(chain, f"markov/{seed}/training", length),
+        held_out=markov.HeldOut(held_out, chain.order, n_held_out),
+    )
+
+
 SOURCES: dict[str, Callable[[DataConfig, int, int], Dataset]] = {
     "python_library": _python_library,
     "files": _files,
+    "markov": _markov,
 }
 
 
