@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
+from lm import platform
 from lm.errors import BadInput, Diverged
 
 BAD_INPUT, DIVERGED, STOPPED = 2, 3, 75
@@ -25,6 +26,7 @@ def run(main: Callable[[], int | None]) -> None:
             print(_help(doc))
             sys.exit(0)
         _parse(sys.argv)
+        platform.prepare()
         logging.use_absl_handler()
         logging.set_verbosity(logging.INFO)
         sys.exit(main() or 0)

@@ -6,6 +6,7 @@ B batch, T query position, S key position, D model width, N query heads, K key-v
 G query heads per key-value head, H head width, F FFN width, V vocabulary, L layers.
 """
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,13 @@ class ParamSpec:
         """A matrix between hidden vectors: what Muon orthogonalises."""
         return self.std is not None and "vocab" not in self.axes and "position" not in self.axes
 
+    @property
+    def matrix_start(self) -> int:
+        """Index of the first dimension after any layer axis."""
+        return 1 if self.axes[0] == "layers" else 0
+
     def stacked(self, n_layers: int) -> "ParamSpec":
         """Returns this row with a leading layer axis."""
-        import dataclasses
-
         return dataclasses.replace(self, shape=(n_layers, *self.shape), axes=("layers", *self.axes))
 
     def initial(self, seed: int, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -49,13 +53,13 @@ class ParamSpec:
         if self.std is None:
             shape = tuple(len(range(*s.indices(n))) for s, n in zip(index, self.shape, strict=True))
             return np.full(shape, self.fill, np.float32)
-        if self.axes[0] == "layers":
+        if self.matrix_start:
             layers = range(*index[0].indices(self.shape[0]))
             return np.stack([self._matrix(seed, f"{name}/{i}")[index[1:]] for i in layers])
         return self._matrix(seed, name)[index]
 
     def _matrix(self, seed: int, name: str) -> np.ndarray:
-        shape = self.shape[1:] if self.axes[0] == "layers" else self.shape
+        shape = self.shape[self.matrix_start :]
         digest = hashlib.sha256(f"{seed}/init/{name}".encode()).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
         values = rng.standard_normal(shape, np.float32) * np.float32(self.std)
