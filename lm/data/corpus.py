@@ -1,6 +1,7 @@
 """A corpus: documents read once, split into training and validation, with a digest."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ def digest(documents: Iterable[Document]) -> str:
     """SHA-256 of names and bytes in order, each with its length, so that boundaries count."""
     sha = hashlib.sha256()
     for document in documents:
-        name = document.name.encode()
+        name = os.fsencode(document.name)
         sha.update(b"%d %d " % (len(name), len(document.text)) + name)
         sha.update(document.text)
     return sha.hexdigest()

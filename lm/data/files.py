@@ -35,7 +35,8 @@ def _matches(path: str) -> list[tuple[Path, Path]]:
     """(root, file) pairs; names below the root do not change when the corpus moves."""
     path = os.path.expanduser(path)
     if os.path.isdir(path):
-        raise BadInput(f"data.path {path} is a folder; write a glob, such as '{path}/**/*.txt'.")
+        example = os.path.join(path, "**", "*.txt")
+        raise BadInput(f"data.path {path} is a folder; write a glob, such as '{example}'.")
     if os.path.isfile(path):
         return [(Path(path).parent, Path(path))]
     found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
