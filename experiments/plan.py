@@ -12,20 +12,35 @@ Ask one of three questions:
 --served_tokens: how many tokens the model will produce in its life. A served token costs a forward
 pass, so smaller models trained for longer win; --flops is then the budget for training and serving
 together. --unique_tokens: how much different text there is. Repeating it is worth less each time.
+--half_width=0.05: how many runs would pin N* down to 5 %.
 
 FLOPs are counted as 6 N D ("6nd"), or, with --config or for a law fitted by a sweep, as the exact
 count of shapes like that config's ("exact"). The shape is the nearest that can be built.
 """
 
 import json
+import math
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, config_source
+from lm.config import freeze
 from lm.errors import BadInput
+from lm.laws.design_runs import (
+    isoflop_design,
+    log_optimal_size,
+    runs_like_the_fitted,
+    runs_needed,
+)
+from lm.laws.law_file import KnownLaw, read_law
+from lm.laws.plan import Question, make_plan
+from lm.laws.plan_text import plan_text
+from lm.laws.shape import Family, default_family
 
 LAW = flags.DEFINE_string("law", None, "a law.json, its folder, or the name of a published law")
 FLOPS = flags.DEFINE_float("flops", None, "a budget of FLOPs")
@@ -34,6 +49,107 @@ N = flags.DEFINE_float("n", None, "parameters, with --d: evaluate this point")
 D = flags.DEFINE_float("d", None, "training tokens, with --n")
 SERVED = flags.DEFINE_float("served_tokens", 0.0, "tokens that the model will serve in its life")
 UNIQUE = flags.DEFINE_float("unique_tokens", None, "different tokens there are to train on")
-CONFIG = flags.DEFINE_string("config", None, "shapes are like this .py or config.json's model")
 CONVENTION = flags.DEFINE_enum("convention", None, ["6nd", "exact"], "how FLOPs are counted")
-OUT = flags.DEFINE_string("out", None, "folder for plan.json (default: beside a law.json, or .)")
+HALF_WIDTH = flags.DEFINE_float(
+    "half_width", None, "also say how many runs put N* within this, 0.05 for 5 %, at 80 %"
+)
+BUDGETS = flags.DEFINE_list(
+    "budgets", [], "for --half_width: FLOP budgets of runs not yet trained, 7 sizes each"
+)
+NOISE = flags.DEFINE_float("noise", 0.01, "for --budgets: standard deviation of log loss of a run")
+OUT = flags.DEFINE_string("out", ".", "the folder for plan.json")
+
+
+def main() -> int | None:
+    if not LAW.value:
+        raise BadInput("no law given: add --law=chinchilla_2022 or --law=DIR/law.json")
+    question = Question(FLOPS.value, LOSS.value, N.value, D.value, SERVED.value, UNIQUE.value)
+    question.check()
+    known = read_law(LAW.value)
+    family, whose = _family(known)
+    convention = CONVENTION.value or ("exact" if whose else "6nd")
+    command = shlex.join(["python", "-m", "experiments.plan", *sys.argv[1:]])
+    plan = make_plan(known, question, family, convention, command)
+    plan["warnings"].append(
+        f"shapes are like those of {whose}" if whose else
+        "shapes are Llama-like (vocabulary 32000, length 2048): give --config for your own"
+    )  # fmt: skip
+    if HALF_WIDTH.value is not None:
+        plan["runs_needed"] = _runs_needed(known, plan)
+    path = write(plan, Path(OUT.value))
+    print(plan_text(plan))
+    print(f"Wrote {path}.")
+    return None
+
+
+def _runs_needed(known: KnownLaw, plan: dict[str, Any]) -> dict[str, Any]:
+    """How many runs bring N* at the plan's FLOPs to the wanted interval."""
+    wanted = HALF_WIDTH.value
+    if not 0 < wanted < math.inf or not 0 < NOISE.value < math.inf:
+        raise BadInput("--half_width and --noise must be above 0, such as 0.05 and 0.01")
+    answer = {"quantity": "n", "half_width": wanted, "level": 0.8}
+    interval = plan["n"]["interval_80"]
+    if BUDGETS.value:
+        try:
+            budgets = [float(b) for b in BUDGETS.value]
+        except ValueError as e:
+            raise BadInput(f"--budgets={','.join(BUDGETS.value)} are not numbers") from e
+        if not all(0 < b < math.inf for b in budgets):
+            raise BadInput(f"--budgets={','.join(BUDGETS.value)} must all be above 0")
+        design = isoflop_design(known.law, known.params, budgets)
+        quantity = log_optimal_size(known.law, plan["flops"]["value"])
+        runs = runs_needed(known.law, known.params, design, quantity, NOISE.value, wanted)
+        return answer | {"runs": runs, "budgets": budgets, "noise": NOISE.value}
+    if interval is None or known.n_runs is None or not interval[0] < interval[1]:
+        raise BadInput(
+            "--half_width needs a fitted law with an interval for N*, or --budgets=1e17,1e18,... "
+            "of runs to come"
+        )
+    return answer | {"runs": runs_like_the_fitted(interval, known.n_runs, wanted)}
+
+
+def write(plan: dict[str, Any], folder: Path) -> Path:
+    """Writes plan.json whole or not at all; returns its path."""
+    path = folder / "plan.json"
+    partial = folder / "plan.json.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(plan, indent=2, allow_nan=False) + "\n")
+        os.replace(partial, path)
+    except OSError as e:
+        partial.unlink(missing_ok=True) if folder.is_dir() else None
+        raise BadInput(f"{path} cannot be written ({e.strerror}): give another --out") from e
+    return path
+
+
+def _family(known: KnownLaw) -> tuple[Family, str]:
+    """The shapes to count and build: --config's, else those of the sweep that fitted the law."""
+    if flags.FLAGS.config:
+        config = config_source.from_flags().config()
+        return Family(config.model, config.length, known.n_counts), flags.FLAGS.config
+    swept = _largest_run(known.path.parent) if known.path else None
+    if swept is not None:
+        values = json.loads(swept.read_text())
+        values.pop(config_source.PROVENANCE, None)
+        config = freeze(values, str(swept))
+        return Family(config.model, config.length, known.n_counts), str(swept)
+    return default_family(known.n_counts), ""
+
+
+def _largest_run(folder: Path) -> Path | None:
+    """The config.json of the widest run of the sweep in that folder; None where there is none."""
+    widths = {}
+    for path in folder.glob("runs/*/config.json"):
+        try:
+            widths[path] = json.loads(path.read_text())["model"]["d_model"]
+        except (ValueError, KeyError, TypeError):
+            continue  # a run that is being written
+    return max(widths, key=lambda p: (widths[p], str(p)), default=None)
+
+
+def run() -> None:
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -31,6 +31,7 @@ class KnownLaw(NamedTuple):
     warnings: list[str]
     n_runs: int | None = None
     largest_flops: float | None = None
+    path: Path | None = None
 
 
 def read_law(text: str) -> KnownLaw:
@@ -91,9 +92,16 @@ def _from_fit(path: Path, content: dict[str, Any]) -> KnownLaw:
         )
     return KnownLaw(
         str(path), law, params, samples, LAWS[law].source,
-        content.get("n_counts", "n_params"), warnings,
-        content.get("n_runs"), content.get("largest_flops"),
+        _n_counts(content), warnings,
+        content.get("n_runs"), content.get("largest_flops"), path,
     )  # fmt: skip
+
+
+def _n_counts(content: dict[str, Any]) -> str:
+    """What N counts: said by the file, or by the column that its command fitted."""
+    by_command = "n_params_non_embedding" in str(content.get("command", ""))
+    default = "n_params_non_embedding" if by_command else "n_params"
+    return str(content.get("n_counts", default))
 
 
 def _read_samples(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray] | None:

@@ -36,7 +36,7 @@ PUBLISHED: dict[str, Published] = {
         n_counts="n_params_non_embedding",
         note="allocates with L(N, D) (equation 1.5, table 2) under 6ND; N counts no embeddings. "
         "The paper's own frontier for training far from convergence, "
-        "N = 1.3e9 (C / PF-day)^0.73, is another fit and gives larger models",
+        "N = 1.3e9 (C / PF-day)^0.73, is another fit and grows faster",
     ),
     "chinchilla_2022": Published(
         "chinchilla",
