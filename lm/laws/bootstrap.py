@@ -1,0 +1,104 @@
+"""Refits of resampled tables: the spread that another draw of runs would have given.
+
+Rows are drawn one by one, in whole clusters (the checkpoints of one run rise and fall together), or
+within strata (the seeds of one configuration). Imports NumPy only.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.fit import Fit, stages
+from lm.laws.newton import minimise
+
+Array = np.ndarray
+
+PERCENTILES = (2.5, 10.0, 50.0, 90.0, 97.5)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Parameters of every refit that reached a minimum, name -> (samples,), natural units.
+
+    failed counts refits that did not; theta (samples, P) are the same in fitting coordinates.
+    """
+
+    params: dict[str, Array]
+    theta: Array
+    failed: int
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+
+def draw_counts(
+    rows: int,
+    count: int,
+    seed: int,
+    cluster: Array | None = None,
+    strata: Array | None = None,
+) -> Array:
+    """How often each row appears in each of `count` resampled tables, (count, rows) float64."""
+    rng = np.random.default_rng(seed)
+    if cluster is None:
+        members = np.arange(rows)
+    else:
+        members = np.unique(_codes(cluster, rows, "cluster"), return_inverse=True)[1]
+    groups = members.max() + 1
+    if strata is None:
+        blocks = [np.arange(groups)]
+    else:
+        code = _codes(strata, rows, "strata")
+        of_group = np.full(groups, -1)
+        of_group[members] = code
+        if np.any(of_group[members] != code):
+            raise BadInput("a cluster lies in several strata: give strata that contain clusters")
+        blocks = [np.flatnonzero(of_group == s) for s in np.unique(of_group)]
+    counts = np.zeros((count, groups))
+    for block in blocks:
+        drawn = rng.multinomial(block.size, np.full(block.size, 1.0 / block.size), size=count)
+        counts[:, block] = drawn
+    return counts[:, members]
+
+
+def bootstrap(
+    fit: Fit,
+    count: int = 1000,
+    seed: int = 0,
+    cluster: Array | None = None,
+    strata: Array | None = None,
+) -> Samples:
+    """Refits `count` resampled tables, each to its own minimum, from the fit's parameters."""
+    problem = fit.problem
+    if cluster is not None and np.unique(_codes(cluster, problem.y.size, "cluster")).size < 3:
+        raise BadInput("fewer than three clusters: their spread says nothing, cluster by more")
+    weights = draw_counts(problem.y.size, count, seed, cluster, strata) * problem.weights
+    return refit(fit, weights)
+
+
+def refit(fit: Fit, weights: Array) -> Samples:
+    """Minima of the fit's problem under each row of weights (S, n)."""
+    problem = fit.problem.reweighted(weights)
+    start = np.repeat(fit.theta, len(weights), axis=0)
+    found = minimise(problem, start, problem.lower, problem.upper)
+    lost = np.flatnonzero(~found.converged)
+    if lost.size:
+        # Once more by way of the wider objectives.
+        theta = start[lost]
+        for stage in stages(problem.objective):
+            here = problem.replaced(stage).reweighted(weights[lost])
+            last = stage is problem.objective
+            again = minimise(here, theta, here.lower, here.upper, 200 if last else 12)
+            theta = again.theta
+        found.theta[lost] = again.theta
+        found.converged[lost] = again.converged
+    kept = found.theta[found.converged]
+    return Samples(problem.coordinates.natural(kept), kept, int(np.sum(~found.converged)))
+
+
+def _codes(labels: Array, rows: int, what: str) -> Array:
+    labels = np.asarray(labels)
+    if labels.shape != (rows,):
+        raise BadInput(f"{what} has {labels.size} labels for {rows} rows")
+    return np.unique(labels.astype(str), return_inverse=True)[1]

@@ -1,0 +1,281 @@
+"""Fit a law to a table of runs: many starts at once, finished by Newton. Imports NumPy only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.law import Law
+from lm.laws.newton import ROUNDING, Minimum, minimise, relative_gradient
+from lm.laws.objective import Objective, objective
+from lm.laws.problem import Constraints, Problem
+
+Array = np.ndarray
+
+WIDEST = 0.064  # the widest quadratic part that a Huber fit begins with, in log loss
+SAME = 1e-8  # relative difference of objectives below which two starts reached the same minimum
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law: parameters in natural units and how sure one can be that it is the minimum.
+
+    status: "converged"; "at_bound" (a parameter ended on a bound of its range); "flat" (the table
+    does not determine every parameter); "no_minimum" (no start reached a vanishing gradient).
+    gradient is the largest component relative to the sum of the absolute values of its terms.
+    """
+
+    law: Law
+    params: dict[str, float]
+    sum: float
+    mean: float
+    gradient: float
+    tried: int
+    agreeing: int
+    status: str
+    warnings: list[str]
+    problem: Problem = field(repr=False)
+    theta: Array = field(repr=False)
+    objectives: Array = field(repr=False)
+
+    @property
+    def exponents(self) -> dict[str, float] | None:
+        """a and b of N* and D*, or None."""
+        found = self.law.exponents(self.params)
+        return None if found is None else {k: float(v) for k, v in found.items()}
+
+    def predict(self, x: Mapping[str, Array]) -> Array:
+        """Predicted loss at inputs in natural units."""
+        return self.law.predict(self.params, x)
+
+    def residuals(self) -> Array:
+        """Residual of every fitted row, in the objective's link: observed too low is positive."""
+        return self.problem.residuals(self.theta)[0]
+
+
+def fit(
+    law: Law,
+    x: Mapping[str, Array],
+    y: Array,
+    *,
+    objective: str | Objective = "huber",
+    delta: float = 1e-3,
+    tau: float = 0.5,
+    weights: Array | None = None,
+    fixed: Mapping[str, float] | None = None,
+    tied: Mapping[str, str] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+) -> Fit:
+    """The law's minimum over the rows of x (role -> (n,), natural units) and y (n,).
+
+    Raises BadInput where the table cannot be fitted at all: fewer rows than free parameters + 1,
+    values that are not positive numbers.
+    """
+    goal = make_objective(objective, delta, tau)
+    constraints = Constraints.of(law, fixed, tied, bounds)
+    y = np.asarray(y, dtype=np.float64)
+    _check(law, x, y, weights, constraints)
+    scale = 1.0
+    if weights is not None:
+        weights = np.asarray(weights, dtype=np.float64)
+        scale = float(np.mean(weights))
+        weights = weights / scale
+    problem = Problem(law, x, y, goal, constraints, weights)
+    minimum, tried = from_starts(problem)
+    return _conclude(problem, minimum, tried, scale)
+
+
+def make_objective(name: str | Objective, delta: float = 1e-3, tau: float = 0.5) -> Objective:
+    """The objective itself, or the one of that name."""
+    return name if isinstance(name, Objective) else objective(name, delta, tau)
+
+
+def from_starts(problem: Problem) -> tuple[Minimum, Array]:
+    """Every start's minimum, distinct ones only, and how many starts led to each (S,).
+
+    A Huber objective is approached through wider ones. Starts that meet in the same minimum of the
+    widest, smooth one would go the same way from there, so they go on as one.
+    """
+    theta = start_points(problem)
+    weight = np.ones(len(theta), dtype=int)
+    for number, stage in enumerate(stages(problem.objective)):
+        last = stage is problem.objective
+        here = problem.replaced(stage)
+        if last:
+            return minimise(here, theta, here.lower, here.upper), weight
+        # The first stage is smooth: enough steps to see which starts fall together.
+        steps, tolerance = (15, ROUNDING) if number == 0 else (8, 1e-3)
+        found = minimise(here, theta, here.lower, here.upper, steps, tolerance)
+        theta, weight = _distinct(found, weight) if number == 0 else (found.theta, weight)
+    raise AssertionError("stages ends with the objective itself")
+
+
+def stages(goal: Objective) -> list[Objective]:
+    """Objectives from wide and smooth to the one asked for."""
+    made = []
+    delta = WIDEST
+    while np.isfinite(goal.delta) and delta > 1.5 * goal.delta:
+        made.append(goal.with_delta(delta))
+        delta /= 4 if goal.delta > 1e-6 else 10
+    return [*made, goal]
+
+
+def start_points(problem: Problem) -> Array:
+    """theta (S, P) of the law's starts, linear parameters projected out, constraints applied."""
+    law, x, y = problem.law, problem.scaled_x, problem.y
+    start = law.starts(x, y)
+    if law.linear:
+        start = project(law, start | _held(problem, start), x, y)
+    theta = problem.coordinates.of_scaled(start)
+    theta = np.where(np.isfinite(theta), theta, 0.0)
+    theta = np.clip(theta, problem.lower, problem.upper)
+    return np.unique(theta, axis=0)
+
+
+def _held(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
+    """Fixed values in the units of the starts, as far as they can be stated there."""
+    coordinates = problem.coordinates
+    held = coordinates.held if coordinates.scaled else {}
+    count = len(next(iter(start.values())))
+    return {name: np.full(count, value) for name, value in held.items()}
+
+
+def project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
+    """The start completed by the linear parameters of least relative squares, kept positive."""
+    lifted = {n: v[:, None] for n, v in start.items()}
+    unknown = [n for n in law.linear if n not in start]
+    if not unknown:
+        return dict(start)
+    zero = {n: np.zeros((1, 1)) for n in unknown}
+    shape = (len(next(iter(start.values()))), y.size)
+    with np.errstate(all="ignore"):
+        base = np.broadcast_to(law.formula({**lifted, **zero}, x), shape)
+        columns = np.stack(
+            [
+                np.broadcast_to(law.formula({**lifted, **zero, n: np.ones((1, 1))}, x), shape)
+                - base
+                for n in unknown
+            ],
+            axis=-1,
+        )
+    columns = np.nan_to_num(columns / y[:, None], posinf=1e100, neginf=-1e100)
+    target = 1.0 - base / y
+    size = np.sqrt(np.sum(columns**2, axis=1)) + 1e-300
+    unit = columns / size[:, None, :]
+    normal = unit.transpose(0, 2, 1) @ unit + 1e-9 * np.eye(len(unknown))
+    solution = np.linalg.solve(normal, unit.transpose(0, 2, 1) @ target[:, :, None])[:, :, 0] / size
+    for k, name in enumerate(unknown):
+        positive = name in law.log or law.bounds.get(name, (-np.inf, 0))[0] == 0.0
+        if positive:
+            floor = 0.02 * np.sqrt(y.size) / size[:, k]
+            solution[:, k] = np.maximum(solution[:, k], floor)
+    return {**start, **{n: solution[:, k] for k, n in enumerate(unknown)}}
+
+
+def _distinct(found: Minimum, weight: Array) -> tuple[Array, Array]:
+    """Different minima with the number of starts behind each; points still moving stay apart."""
+    theta: list[Array] = []
+    counts: list[int] = []
+    for k in np.argsort(found.point.f):
+        for m, other in enumerate(theta):
+            close = np.abs(found.theta[k] - other) <= 1e-6 * (1.0 + np.abs(other))
+            if found.converged[k] and close.all():
+                counts[m] += weight[k]
+                break
+        else:
+            theta.append(found.theta[k])
+            counts.append(weight[k])
+    return np.array(theta), np.array(counts)
+
+
+def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> Fit:
+    """The best converged minimum as a Fit, with its status."""
+    value = np.where(np.isfinite(found.point.f), found.point.f, np.inf)
+    warnings: list[str] = []
+    # Below this the objective is the rounding of the data.
+    exact = float(np.sum(problem.weights) * problem.objective.rho(np.array(1e-13)))
+    reached = found.converged | (value <= exact)
+    ranked = np.where(reached, value, np.inf)
+    best = int(np.argmin(ranked if reached.any() else value))
+    near = np.abs(value - value[best]) <= SAME * value[best] + exact
+    lower_unfinished = np.any(~reached & (value < value[best] * (1 - 1e-6) - exact))
+    theta = found.theta[best : best + 1]
+    point = found.point.take(np.array([best]))
+    natural = problem.coordinates.natural(theta)
+    params = {n: float(natural[n][0]) for n in problem.law.names}
+    free = ~_on_bound(problem, theta[0])
+    gradient = float(relative_gradient(point, free[None])[0])
+    if value[best] <= exact:
+        gradient = min(gradient, float(np.max(np.abs(point.g) / np.maximum(point.noise, 1e-300))))
+    status = "converged"
+    unidentified = null_parameters(problem, point.M[0], free)
+    if not reached[best] or lower_unfinished:
+        status = "no_minimum"
+        warnings.append(
+            "no minimum: the objective keeps falling as parameters run away; "
+            "the table does not hold this law, or needs a fixed parameter"
+        )
+    elif unidentified:
+        status = "flat"
+        warnings.append(_flat_message(problem, unidentified))
+    elif not free.all():
+        status = "at_bound"
+        names = [n for n, inside in zip(problem.coordinates.free, free, strict=True) if not inside]
+        warnings.append(f"at the bound of its range: {', '.join(names)}")
+    return Fit(
+        law=problem.law,
+        params=params,
+        sum=float(value[best]) * scale,
+        mean=float(value[best]) * scale / problem.y.size,
+        gradient=gradient,
+        tried=int(starts.sum()),
+        agreeing=int(starts[near & reached].sum()),
+        status=status,
+        warnings=warnings,
+        problem=problem,
+        theta=theta,
+        objectives=np.repeat(value, starts) * scale,
+    )
+
+
+def _on_bound(problem: Problem, theta: Array) -> Array:
+    return (theta <= problem.lower) | (theta >= problem.upper)
+
+
+def null_parameters(problem: Problem, M: Array, free: Array) -> list[str]:
+    """Parameters that move along a direction which leaves every prediction unchanged."""
+    names = [n for n, inside in zip(problem.coordinates.free, free, strict=True) if inside]
+    inner = M[np.ix_(free, free)]
+    scale = np.sqrt(np.maximum(np.diag(inner), 1e-300))
+    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
+    flat = vectors[:, values < 1e-11]
+    share = np.sqrt(np.sum(flat**2, axis=1))
+    return [n for n, s in zip(names, share, strict=True) if s > 1e-3]
+
+
+def _flat_message(problem: Problem, names: list[str]) -> str:
+    same = [role for role, v in problem.x.items() if np.ptp(v) <= 1e-9 * np.abs(v).max()]
+    cause = f": every run has the same {' and '.join(same)}" if same else ""
+    return f"not identified by this table: {', '.join(names)}{cause}"
+
+
+def _check(law: Law, x: Mapping[str, Array], y: Array, weights, constraints: Constraints) -> None:
+    free = len(law.names) - len(constraints.fixed) - len(constraints.tied)
+    if y.size < free + 1:
+        raise BadInput(
+            f"{y.size} usable rows cannot fit the {free} free parameters of law {law.name}: "
+            f"give at least {free + 1} runs, or fix parameters"
+        )
+    for role in law.inputs:
+        values = np.asarray(x[role], dtype=np.float64)
+        if values.shape != y.shape:
+            raise BadInput(f"{role} has {values.size} values and the loss has {y.size}")
+        if not np.all(np.isfinite(values)) or np.any(values <= 0):
+            raise BadInput(f"{role} must be positive numbers: remove or repair those rows")
+    if not np.all(np.isfinite(y)) or np.any(y <= 0):
+        raise BadInput(f"{law.target} must be positive numbers: remove or repair those rows")
+    if weights is not None:
+        w = np.asarray(weights, dtype=np.float64)
+        if w.shape != y.shape or not np.all(np.isfinite(w)) or np.any(w < 0) or w.sum() <= 0:
+            raise BadInput("weights must be one number of at least zero a row, not all zero")

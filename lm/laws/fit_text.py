@@ -1,0 +1,28 @@
+"""What a person reads of a law.json on the terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def fit_text(content: Mapping[str, Any]) -> str:
+    """What a person reads: parameters with intervals, exponents, warnings."""
+    lines = [f"{content['formula']}   ({content['method']}, {content['n_runs']} runs)"]
+    stderr, intervals = content["stderr"], content["intervals"]
+    values = {**content["params"]}
+    for name, value in (content["exponents"] or {}).items():
+        values[name if name not in values else f"exponent_{name}"] = value
+    for name, value in values.items():
+        line = f"  {name:<8} {value:<14.7g}"
+        if name in intervals:
+            low, high = intervals[name]["10"], intervals[name]["90"]
+            line += f" +- {stderr[name]:<10.3g} 80 % in [{low:.6g}, {high:.6g}]"
+        lines.append(line)
+    goal, starts = content.get("objective"), content.get("starts")
+    if goal and starts:
+        lines.append(
+            f"objective {goal['name']}: sum {goal['sum']:.10g}, relative gradient "
+            f"{goal['gradient']:.1e}; {starts['agreeing']} of {starts['tried']} starts agree"
+        )
+    lines.append(f"status: {content['status']}; {len(content['excluded'])} rows excluded")
+    lines += [f"warning: {w}" for w in content["warnings"]]
+    return "\n".join(lines)

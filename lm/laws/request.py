@@ -1,0 +1,193 @@
+"""One fit from a table to the content of law.json: what experiments.fit and a sweep call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.bootstrap import Samples, bootstrap
+from lm.laws.fit import Fit, fit
+from lm.laws.forms import LAWS
+from lm.laws.forms.bnsl import bnsl
+from lm.laws.law import Law
+from lm.laws.result import law_dict
+from lm.laws.runs import Runs, read_runs
+
+METHODS = ("parametric", "isoflop", "envelope")
+OUTLIER = 6.0  # robust standard deviations from the fit
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to fit; the fields are the flags of experiments.fit. runs: a path or a DataFrame."""
+
+    runs: Any
+    law: str = "chinchilla"
+    method: str = "parametric"
+    objective: str = "huber"
+    delta: float = 1e-3
+    tau: float = 0.5
+    where: str | None = None
+    bootstrap: int = 1000
+    cluster: str | None = None
+    strata: str | None = None
+    seed: int = 0
+    fix: tuple[str, ...] = ()
+    tie: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
+    breaks: int = 1
+    weights: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    drop_outliers: bool = False
+
+
+def fit_table(request: Request) -> tuple[dict[str, Any], Samples | None]:
+    """The content of law.json (without "command") and the bootstrap samples."""
+    law, method = named(request.law, request.method, request.breaks)
+    if request.bootstrap < 0:
+        raise BadInput(f"bootstrap is {request.bootstrap}, but must be zero or more")
+    runs = read_runs(request.runs, law, request.columns, request.where)
+    return parametric(request, law, runs)
+
+
+def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
+    """The law and method that a --law name means; BadInput with the nearest name otherwise."""
+    if name in ("isoflop", "envelope"):
+        return LAWS["chinchilla"], name
+    if name not in LAWS:
+        near = get_close_matches(name, [*LAWS, *METHODS], 1, 0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BadInput(f"there is no law {name!r}: {hint}Give one of {', '.join(LAWS)}")
+    if method != "parametric" and name != "chinchilla":
+        raise BadInput(f"method {method} belongs to law chinchilla, not to {name}")
+    if breaks < 0:
+        raise BadInput(f"breaks is {breaks}, but must be zero or more")
+    return (bnsl(breaks) if name == "bnsl" else LAWS[name]), method
+
+
+def parametric(request: Request, law: Law, runs: Runs) -> tuple[dict[str, Any], Samples | None]:
+    """The law's surface fitted to all rows, with the answer without outliers beside it."""
+    settings: dict[str, Any] = {
+        "objective": request.objective,
+        "delta": request.delta,
+        "tau": request.tau,
+        "fixed": numbers(request.fix, "--fix"),
+        "tied": pairs(request.tie, "--tie"),
+        "bounds": ranges(request.bound),
+    }
+
+    def fitted(table: Runs) -> Fit:
+        weights = None if request.weights is None else weight_column(table, request.weights)
+        return fit(law, table.x, table.y, weights=weights, **settings)
+
+    found = fitted(runs)
+    outliers = flag_outliers(found, runs)
+    more: dict[str, Any] = {"outliers": outliers}
+    if outliers:
+        flagged = np.isin(runs.rows, [item["row"] for item in outliers])
+        without_runs = runs.take(~flagged, "outlier: far from the fit (--drop_outliers)")
+        without = fitted(without_runs)
+        other = without if not request.drop_outliers else found
+        key = "with_outliers" if request.drop_outliers else "without_outliers"
+        more[key] = {
+            "params": other.params,
+            "exponents": other.exponents,
+            "objective_sum": other.sum,
+            "n_runs": other.problem.y.size,
+        }
+        if request.drop_outliers:
+            found, runs = without, without_runs
+    samples = None
+    if request.bootstrap and found.status != "no_minimum":
+        labels = {
+            key: None if name is None else runs.column(name)
+            for key, name in (("cluster", request.cluster), ("strata", request.strata))
+        }
+        samples = bootstrap(found, request.bootstrap, request.seed, **labels)
+    content = law_dict(found, runs, samples, "parametric", **more)
+    if outliers:
+        content["warnings"].append(outlier_warning(outliers, request.drop_outliers))
+    if samples is not None and samples.failed > 0.02 * request.bootstrap:
+        content["warnings"].append(
+            f"{samples.failed} of {request.bootstrap} resampled tables had no minimum: "
+            "the intervals leave them out and are too narrow"
+        )
+    return content, samples
+
+
+def flag_outliers(found: Fit, runs: Runs) -> list[dict[str, Any]]:
+    """Rows far from the fit: row, log residual (observed over predicted) and a reason."""
+    residual = np.log(runs.y) - np.log(np.maximum(found.predict(runs.x), 1e-300))
+    spread_ = 1.4826 * np.median(np.abs(residual - np.median(residual)))
+    if not np.isfinite(spread_) or spread_ < 1e-12:
+        return []
+    flagged = []
+    for k in np.flatnonzero(np.abs(residual) > OUTLIER * spread_):
+        percent = 100 * np.expm1(residual[k])
+        flagged.append(
+            {
+                "row": int(runs.rows[k]),
+                "log_residual": float(residual[k]),
+                "reason": f"{found.law.target} is {abs(percent):.3g} % "
+                f"{'above' if percent > 0 else 'below'} the fit, "
+                f"{abs(residual[k]) / spread_:.1f} robust standard deviations",
+            }
+        )
+    return flagged
+
+
+def outlier_warning(outliers: list[dict[str, Any]], dropped: bool) -> str:
+    """The sentence that names the flagged rows and where the other answer is."""
+    rows = ", ".join(str(item["row"]) for item in outliers[:8])
+    more = f" and {len(outliers) - 8} more" if len(outliers) > 8 else ""
+    done = "left out; with_outliers" if dropped else "kept; without_outliers"
+    return f"{len(outliers)} outliers (rows {rows}{more}) were {done} has the other answer"
+
+
+def weight_column(runs: Runs, name: str) -> np.ndarray:
+    """Row weights from a column, as numbers."""
+    try:
+        return np.asarray(runs.column(name), dtype=np.float64)
+    except ValueError:
+        raise BadInput(
+            f"column {name!r} (--weights) holds text: give a column of numbers"
+        ) from None
+
+
+def pairs(items: tuple[str, ...], flag: str) -> dict[str, str]:
+    """{"E": "1.69"} of ("E=1.69",)."""
+    made = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value):
+            raise BadInput(f"{flag}={item} is not NAME=VALUE: write {flag}=E=1.69")
+        made[name.strip()] = value.strip()
+    return made
+
+
+def numbers(items: tuple[str, ...], flag: str) -> dict[str, float]:
+    """{"E": 1.69} of ("E=1.69",)."""
+    made = {}
+    for name, value in pairs(items, flag).items():
+        try:
+            made[name] = float(value)
+        except ValueError:
+            raise BadInput(f"{flag}={name}={value} does not give a number") from None
+    return made
+
+
+def ranges(items: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """{"E": (0.0, 2.0)} of ("E=0:2",); an empty side is open."""
+    made = {}
+    for name, value in pairs(items, "--bound").items():
+        low, colon, high = value.partition(":")
+        try:
+            made[name] = (float(low or "-inf"), float(high or "inf"))
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise BadInput(f"--bound={name}={value} is not LOW:HIGH: write --bound=E=0:2")
+    return made

@@ -1,0 +1,144 @@
+"""law.json: everything a fit says, written whole or not at all, with bootstrap.csv beside it."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.bootstrap import PERCENTILES, Samples
+from lm.laws.fit import Fit
+from lm.laws.runs import Runs
+
+Array = np.ndarray
+
+
+def law_dict(
+    fit: Fit, runs: Runs, samples: Samples | None, method: str, **more: Any
+) -> dict[str, Any]:
+    """The content of law.json for a fit: plain numbers, strings, lists and dicts."""
+    goal = fit.problem.objective
+    content: dict[str, Any] = {
+        "law": fit.law.name,
+        "formula": fit.law.source,
+        "method": method,
+        "params": fit.params,
+        "stderr": {},
+        "intervals": {},
+        "exponents": fit.exponents,
+        "objective": {
+            "name": goal.name,
+            "delta": goal.delta if np.isfinite(goal.delta) else None,
+            "sum": fit.sum,
+            "mean": fit.mean,
+            "gradient": fit.gradient,
+        },
+        "starts": {"tried": fit.tried, "agreeing": fit.agreeing},
+        "n_runs": len(runs),
+        "excluded": runs.excluded,
+        "status": fit.status,
+        "warnings": [*runs.warnings, *fit.warnings],
+        **table_facts(runs),
+    }
+    if samples is not None and len(samples) >= 20:
+        content["stderr"], content["intervals"] = spread(fit, samples)
+        content["bootstrap"] = {"samples": len(samples), "failed": samples.failed}
+    content.update(more)
+    content["versions"] = versions()
+    return content
+
+
+def table_facts(runs: Runs) -> dict[str, Any]:
+    """Which columns were read and how far the table reaches; what planning needs to know."""
+    n_column = runs.columns.get("n", "")
+    facts: dict[str, Any] = {
+        "columns": runs.columns,
+        "n_counts": "n_params_non_embedding" if "non_embedding" in n_column else "n_params",
+        "range": {role: [float(v.min()), float(v.max())] for role, v in runs.x.items() if v.size},
+    }
+    flops = runs.x.get("flops")
+    if flops is None and {"n", "d"} <= runs.x.keys():
+        flops = 6.0 * runs.x["n"] * runs.x["d"]
+    if flops is not None and np.all(np.isfinite(flops)):
+        facts["largest_flops"] = float(flops.max())
+    return facts
+
+
+def quantities(fit: Fit, params: Mapping[str, Array]) -> dict[str, Array]:
+    """What is reported with uncertainty: parameters, logarithms of positive ones, exponents."""
+    found = {name: np.asarray(params[name], dtype=np.float64) for name in fit.law.names}
+    with np.errstate(divide="ignore"):
+        found |= {f"log_{name}": np.log(found[name]) for name in fit.law.log}
+    exponents = fit.law.exponents(params)
+    for name, value in (exponents or {}).items():
+        key = name if name not in fit.law.names else f"exponent_{name}"
+        found[key] = np.broadcast_to(value, found[fit.law.names[0]].shape)
+    return found
+
+
+def spread(fit: Fit, samples: Samples) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Standard errors and percentiles of every reported quantity over the bootstrap samples."""
+    stderr, intervals = {}, {}
+    for name, values in quantities(fit, samples.params).items():
+        stderr[name] = float(np.std(values, ddof=1))
+        levels = np.percentile(values, PERCENTILES)
+        intervals[name] = {f"{p:g}": float(v) for p, v in zip(PERCENTILES, levels, strict=True)}
+    return stderr, intervals
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    return {"python": platform.python_version(), "numpy": np.__version__}
+
+
+def write_law(folder: str | Path, content: dict[str, Any], samples: Samples | None = None) -> Path:
+    """Writes bootstrap.csv (a row a sample, a column a parameter) and law.json; returns its path.
+
+    Full double precision. Raises BadInput where the folder cannot be written.
+    """
+    folder = Path(folder)
+    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        table = folder / "bootstrap.csv"
+        if samples is not None and len(samples):
+            names = list(samples.params)
+            rows = zip(*(samples.params[n].tolist() for n in names), strict=True)
+            lines = [",".join(names), *(",".join(map(repr, row)) for row in rows)]
+            _replace(table, "\n".join(lines) + "\n")
+        elif table.exists():
+            table.unlink()  # samples of another fit
+        _replace(folder / "law.json", text)
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written ({error.strerror}): give another --out"
+        ) from error
+    return folder / "law.json"
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python ones; infinite or missing numbers as null, which JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return [_plain(v) for v in value.tolist()]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
