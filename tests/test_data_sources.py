@@ -220,6 +220,13 @@ def test_a_generated_play_has_its_characters(tmp_path):
     check_characters(text, tmp_path / "play.txt")
 
 
+def test_a_character_that_only_validation_has_is_in_the_vocabulary(tmp_path):
+    (tmp_path / "a.txt").write_bytes(("ab" * 90 + "aé" * 10).encode())
+    ds = characters(tmp_path / "a.txt", 8)
+    assert ds.vocab_size == 3
+    assert max(b.targets.max() for b in ds.validation(2)) == 2
+
+
 def test_corpus_shorter_than_the_context_names_both_numbers(tmp_path):
     (tmp_path / "a.txt").write_text("x" * 100)
     with pytest.raises(BadInput, match="10 tokens, fewer than the 65"):

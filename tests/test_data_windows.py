@@ -178,3 +178,18 @@ def test_unknown_names_are_refused_with_the_nearest():
         build(DataConfig(source="python_libary"), 16, 0)
     with pytest.raises(BadInput, match="did you mean 'bytes'"):
         build_module.from_corpus(corpus(100, 100), "byte", 16, 0)
+
+
+@pytest.mark.parametrize("n,windows", [(64, 3), (65, 4), (80, 4), (81, 5)])
+def test_training_rows_are_full_whatever_the_length_of_the_text(n, windows):
+    ds = from_corpus(corpus(n, 100), "bytes", 16, 0)
+    assert ds.n_train_sequences == windows
+    epoch = ds.batch(0, windows)
+    assert epoch.weights.min() == 1
+    text = np.frombuffer(corpus(n, 100).train[0].text, np.uint8)
+    assert sorted(epoch.inputs[:, 0].tolist()) == sorted(text[: windows * 16 : 16].tolist())
+
+
+def test_seed_changes_the_order():
+    orders = [windows_of(numbered(20, 4, seed).batch(0, 20), 4) for seed in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
