@@ -75,17 +75,17 @@ def main() -> int | None:
         "shapes are Llama-like (vocabulary 32000, length 2048): give --config for your own"
     )  # fmt: skip
     if HALF_WIDTH.value is not None:
-        plan["runs_needed"] = _runs_needed(known, plan)
+        plan["runs_needed"] = _runs_needed(known, plan, HALF_WIDTH.value)
     path = write(plan, Path(OUT.value))
     print(plan_text(plan))
     print(f"Wrote {path}.")
     return None
 
 
-def _runs_needed(known: KnownLaw, plan: dict[str, Any]) -> dict[str, Any]:
+def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[str, Any]:
     """How many runs bring N* at the plan's FLOPs to the wanted interval."""
-    wanted = HALF_WIDTH.value
-    if not 0 < wanted < math.inf or not 0 < NOISE.value < math.inf:
+    noise = NOISE.value or 0.0
+    if not 0 < wanted < math.inf or not 0 < noise < math.inf:
         raise BadInput("--half_width and --noise must be above 0, such as 0.05 and 0.01")
     answer = {"quantity": "n", "half_width": wanted, "level": 0.8}
     interval = plan["n"]["interval_80"]
@@ -98,8 +98,8 @@ def _runs_needed(known: KnownLaw, plan: dict[str, Any]) -> dict[str, Any]:
             raise BadInput(f"--budgets={','.join(BUDGETS.value)} must all be above 0")
         design = isoflop_design(known.law, known.params, budgets)
         quantity = log_optimal_size(known.law, plan["flops"]["value"])
-        runs = runs_needed(known.law, known.params, design, quantity, NOISE.value, wanted)
-        return answer | {"runs": runs, "budgets": budgets, "noise": NOISE.value}
+        runs = runs_needed(known.law, known.params, design, quantity, noise, wanted)
+        return answer | {"runs": runs, "budgets": budgets, "noise": noise}
     if interval is None or known.n_runs is None or not interval[0] < interval[1]:
         raise BadInput(
             "--half_width needs a fitted law with an interval for N*, or --budgets=1e17,1e18,... "
@@ -126,14 +126,14 @@ def _family(known: KnownLaw) -> tuple[Family, str]:
     """The shapes to count and build: --config's, else those of the sweep that fitted the law."""
     if flags.FLAGS.config:
         config = config_source.from_flags().config()
-        return Family(config.model, config.length, known.n_counts), flags.FLAGS.config
+        return Family(config.model, config.length), flags.FLAGS.config
     swept = _largest_run(known.path.parent) if known.path else None
     if swept is not None:
         values = json.loads(swept.read_text())
         values.pop(config_source.PROVENANCE, None)
         config = freeze(values, str(swept))
-        return Family(config.model, config.length, known.n_counts), str(swept)
-    return default_family(known.n_counts), ""
+        return Family(config.model, config.length), str(swept)
+    return default_family(), ""
 
 
 def _largest_run(folder: Path) -> Path | None:

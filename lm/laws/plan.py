@@ -73,6 +73,7 @@ def make_plan(
     question is bad, the loss lies below the law's floor, or no interior optimum exists.
     """
     q.check()
+    family = Family(family.base, family.length, known.n_counts)  # N must mean what the law's does
     ledger: Ledger = family if convention == "exact" else SIX_ND
     cloud = _Cloud(
         surface(known.law, known.params, q.unique),

@@ -58,13 +58,11 @@ def amount(x: float) -> str:
     """Returns a number with three or four digits; from 1e4 on the exponent is in threes: 32.2e9."""
     if not math.isfinite(x) or x == 0:
         return f"{x:g}"
-    exponent = 3 * math.floor(math.log10(abs(x)) / 3)
-    scaled = float(f"{x / 10.0**exponent:.4g}")
-    if scaled >= 1000:
-        scaled, exponent = scaled / 1000, exponent + 3
-    if -1 <= exponent / 3 <= 0 or 1000 <= abs(x) < 10_000:
+    if 1e-4 <= abs(float(f"{x:.4g}")) < 1e4:
         return f"{x:.4g}"
-    return f"{float(f'{scaled:.3g}'):g}e{exponent}"
+    rounded = float(f"{x:.3g}")
+    exponent = 3 * math.floor(math.log10(abs(rounded)) / 3 + 1e-9)
+    return f"{rounded / 10.0**exponent:.4g}e{exponent}"
 
 
 def flops(x: float) -> str:
@@ -169,7 +167,7 @@ def _runs(plan: dict[str, Any]) -> list[str]:
         return []
     like = "like the fitted ones"
     if "budgets" in needed:
-        like = f"of 7 sizes at {', '.join(flops(b) for b in needed['budgets'])} FLOPs"
+        like = f"of 7 sizes at each of {', '.join(flops(b) for b in needed['budgets'])} FLOPs"
     return [
         f"To know N* to {100 * needed['half_width']:g} % (80 % interval): {needed['runs']} runs "
         f"{like}."

@@ -12,7 +12,7 @@ import numpy as np
 from lm import budget
 from lm.errors import BadInput
 
-SPREAD = 1.6  # width / layers may leave the family's by this factor; losses hardly notice
+SPREAD = 2.0  # width / layers may leave the family's by this factor; losses hardly notice
 
 
 class Family:
