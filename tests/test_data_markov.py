@@ -175,6 +175,7 @@ def test_decodes_to_numbers_and_back():
         ({"markov_order": 0}, 16, ("0", "at least 1")),
         ({"markov_symbols": 64, "markov_order": 4}, 16, ("64", "4", "states")),
         ({"markov_symbols": 32, "markov_order": 2}, 1, ("1", "2")),
+        ({"markov_validation_tokens": 0}, 16, ("markov_validation_tokens is 0",)),
     ],
 )
 def test_what_cannot_be_made_is_refused(changes, length, words):

@@ -72,6 +72,11 @@ def _markov(data: DataConfig, length: int, seed: int) -> Dataset:
             f"data.length {length} is shorter than data.markov_order {chain.order}: no target "
             "would see a whole state."
         )
+    if data.markov_validation_tokens < 1:
+        raise BadInput(
+            f"data.markov_validation_tokens is {data.markov_validation_tokens}; it must be at "
+            "least 1, and a million for a loss to three digits."
+        )
     n_valid = length - (chain.order - 1)  # targets that see a whole state, in one sequence
     n_held_out = -(-data.markov_validation_tokens // n_valid)
     held_out = markov.Sequences(chain, f"markov/{seed}/validation", length)

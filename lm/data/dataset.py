@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 class Rows(Protocol):
-    """Rows by number; a number past the last row gives a row of weight zero."""
+    """Rows by number. Training rows never end; held-out ones past the last have weight zero."""
 
     def rows(self, numbers: np.ndarray) -> Batch: ...
 
