@@ -45,6 +45,7 @@ FIX = flags.DEFINE_multi_string("fix", [], "hold a parameter: --fix=E=1.69")
 TIE = flags.DEFINE_multi_string("tie", [], "make two parameters equal: --tie=beta=alpha")
 BOUND = flags.DEFINE_multi_string("bound", [], "keep a parameter within: --bound=E=0:2")
 BREAKS = flags.DEFINE_integer("breaks", 1, "bnsl: how many breaks")
+CURVE = flags.DEFINE_enum("curve", "parabola", ["parabola", "akima"], "isoflop: through a budget")
 WEIGHTS = flags.DEFINE_string("weights", None, "column of row weights")
 COLUMN_FLAGS = {
     role: flags.DEFINE_string(role, None, f"column of {what}")
@@ -84,6 +85,7 @@ def main() -> int | None:
         tie=tuple(TIE.value),
         bound=tuple(BOUND.value),
         breaks=BREAKS.value,
+        curve=CURVE.value,
         weights=WEIGHTS.value,
         columns={r: f.value for r, f in COLUMN_FLAGS.items() if f.value is not None},
         drop_outliers=DROP_OUTLIERS.value,

@@ -10,13 +10,20 @@ def fit_text(content: Mapping[str, Any]) -> str:
     stderr, intervals = content["stderr"], content["intervals"]
     values = {**content["params"]}
     for name, value in (content["exponents"] or {}).items():
-        values[name if name not in values else f"exponent_{name}"] = value
+        if values.get(name) != value:
+            values[name if name not in values else f"exponent_{name}"] = value
     for name, value in values.items():
         line = f"  {name:<8} {value:<14.7g}"
         if name in intervals:
             low, high = intervals[name]["10"], intervals[name]["90"]
             line += f" +- {stderr[name]:<10.3g} 80 % in [{low:.6g}, {high:.6g}]"
         lines.append(line)
+    for group in content.get("groups", []):
+        if group["skipped"] is None:
+            lines.append(
+                f"  {group['name']:<10} {group['n_runs']:>4} runs   N* {group['n']:.4g}   "
+                f"D* {group['d']:.4g}   loss {group['loss']:.4f}"
+            )
     goal, starts = content.get("objective"), content.get("starts")
     if goal and starts:
         lines.append(

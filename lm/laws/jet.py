@@ -157,7 +157,7 @@ def _minimum(a: Any, b: Any) -> Any:
     return Jet(np.minimum(va, vb), g, h)
 
 
-_RULES = {
+_RULES: dict[Any, Any] = {
     np.add: lambda a, b: a + b if isinstance(a, Jet) else b + a,
     np.subtract: lambda a, b: a - b if isinstance(a, Jet) else b.__rsub__(a),
     np.multiply: lambda a, b: a * b if isinstance(a, Jet) else b * a,

@@ -21,8 +21,8 @@ ROUNDING = 1e-13  # a gradient this small beside the sum of its terms' absolute 
 class Point:
     """Objective f (S,), gradient g (S, P), matrices H and M (S, P, P) of every problem.
 
-    terms (S, P): the sum of the absolute values of the gradient's terms; noise (S, P): what rounding
-    of the residuals alone can put into the gradient.
+    terms (S, P): the sum of the absolute values of the gradient's terms; noise (S, P): what
+    rounding of the residuals alone can put into the gradient.
     """
 
     f: Array

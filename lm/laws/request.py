@@ -9,11 +9,13 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.bootstrap import Samples, bootstrap
+from lm.laws.envelope import envelope
 from lm.laws.fit import Fit, fit
 from lm.laws.forms import LAWS
 from lm.laws.forms.bnsl import bnsl
+from lm.laws.isoflop import isoflop, surface_bias
 from lm.laws.law import Law
-from lm.laws.result import law_dict
+from lm.laws.result import frontier_dict, frontier_samples, law_dict
 from lm.laws.runs import Runs, read_runs
 
 METHODS = ("parametric", "isoflop", "envelope")
@@ -39,6 +41,7 @@ class Request:
     tie: tuple[str, ...] = ()
     bound: tuple[str, ...] = ()
     breaks: int = 1
+    curve: str = "parabola"
     weights: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     drop_outliers: bool = False
@@ -50,7 +53,9 @@ def fit_table(request: Request) -> tuple[dict[str, Any], Samples | None]:
     if request.bootstrap < 0:
         raise BadInput(f"bootstrap is {request.bootstrap}, but must be zero or more")
     runs = read_runs(request.runs, law, request.columns, request.where)
-    return parametric(request, law, runs)
+    if method == "parametric":
+        return parametric(request, law, runs)
+    return frontier(request, law, runs, method)
 
 
 def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
@@ -116,6 +121,37 @@ def parametric(request: Request, law: Law, runs: Runs) -> tuple[dict[str, Any], 
             "the intervals leave them out and are too narrow"
         )
     return content, samples
+
+
+def frontier(
+    request: Request, law: Law, runs: Runs, method: str
+) -> tuple[dict[str, Any], Samples | None]:
+    """Approach 1 or 2: N* = N_0 C^a and D* = D_0 C^b, the parametric answer and the bias beside."""
+    if method == "isoflop":
+        found = isoflop(runs, request.curve, request.bootstrap, request.seed)
+    else:
+        found = envelope(runs, request.bootstrap, request.seed, request.cluster or "run_id")
+    content = frontier_dict(found, law, runs, method)
+    if method == "isoflop":
+        content["curve"] = request.curve
+        try:
+            beside = fit(law, runs.x, runs.y, objective=request.objective, delta=request.delta)
+        except BadInput as error:
+            content["warnings"].append(f"no parametric answer beside it: {error}")
+            return content, frontier_samples(found)
+        exponents = beside.exponents or {}
+        bias = surface_bias(found, runs, beside.predict, exponents["a"])
+        content["parametric"] = {
+            "params": beside.params,
+            "exponents": exponents,
+            "status": beside.status,
+            "method_bias_a": bias,
+        }
+        content["warnings"].append(
+            f"the parametric fit of the same runs gives a = {exponents['a']:.4f}; on that surface, "
+            f"at these sizes, method isoflop would be off by {bias:+.4f} in a"
+        )
+    return content, frontier_samples(found)
 
 
 def flag_outliers(found: Fit, runs: Runs) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ import numpy as np
 from lm.errors import BadInput
 from lm.laws.bootstrap import PERCENTILES, Samples
 from lm.laws.fit import Fit
+from lm.laws.isoflop import Frontier
+from lm.laws.law import Law
 from lm.laws.runs import Runs
 
 Array = np.ndarray
@@ -52,6 +54,52 @@ def law_dict(
     return content
 
 
+def frontier_dict(found: Frontier, law: Law, runs: Runs, method: str) -> dict[str, Any]:
+    """The content of law.json for approach 1 or 2: params are N_0, a, D_0, b."""
+    stderr, intervals = {}, {}
+    for name, values in found.samples.items():
+        if values.size >= 20:
+            stderr[name], intervals[name] = _spread(values)
+    return {
+        "law": law.name,
+        "formula": "N* = N_0 C^a, D* = D_0 C^b, Hoffmann et al. 2022, section 3",
+        "method": method,
+        "params": found.params,
+        "stderr": stderr,
+        "intervals": intervals,
+        "exponents": found.exponents,
+        "groups": [
+            {
+                "name": g.name,
+                "flops": g.flops,
+                "n_runs": int(g.members.size),
+                "n": g.n,
+                "d": g.d,
+                "loss": g.loss,
+                "skipped": g.skipped,
+                "center": g.center,
+                "curve": g.curve,
+            }
+            for g in found.groups
+        ],
+        "objective": None,
+        "starts": None,
+        "n_runs": len(runs),
+        "excluded": runs.excluded,
+        "status": "converged",
+        "warnings": [*runs.warnings, *found.warnings],
+        **table_facts(runs),
+        "versions": versions(),
+    }
+
+
+def frontier_samples(found: Frontier) -> Samples | None:
+    """The resampled frontiers as samples for bootstrap.csv."""
+    if not found.samples:
+        return None
+    return Samples(found.samples, np.stack(list(found.samples.values()), axis=1), 0)
+
+
 def table_facts(runs: Runs) -> dict[str, Any]:
     """Which columns were read and how far the table reaches; what planning needs to know."""
     n_column = runs.columns.get("n", "")
@@ -84,10 +132,14 @@ def spread(fit: Fit, samples: Samples) -> tuple[dict[str, float], dict[str, dict
     """Standard errors and percentiles of every reported quantity over the bootstrap samples."""
     stderr, intervals = {}, {}
     for name, values in quantities(fit, samples.params).items():
-        stderr[name] = float(np.std(values, ddof=1))
-        levels = np.percentile(values, PERCENTILES)
-        intervals[name] = {f"{p:g}": float(v) for p, v in zip(PERCENTILES, levels, strict=True)}
+        stderr[name], intervals[name] = _spread(values)
     return stderr, intervals
+
+
+def _spread(values: Array) -> tuple[float, dict[str, float]]:
+    levels = np.percentile(values, PERCENTILES)
+    percentiles = {f"{p:g}": float(v) for p, v in zip(PERCENTILES, levels, strict=True)}
+    return float(np.std(values, ddof=1)), percentiles
 
 
 def versions() -> dict[str, str]:

@@ -120,9 +120,9 @@ def read_runs(
         usable &= ~bad
         low = usable & (values[role] <= 0)
         if low.any():
-            k = int(np.flatnonzero(low)[0])
+            first = int(np.flatnonzero(low)[0])
             raise BadInput(
-                f"{mapping[role]} is {values[role][k]:g} in row {numbers[k]}, but must be "
+                f"{mapping[role]} is {values[role][first]:g} in row {numbers[first]}, but must be "
                 "positive: repair the row or leave it out with --where"
             )
     excluded.sort(key=lambda item: item["row"])
