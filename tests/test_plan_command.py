@@ -89,3 +89,33 @@ def test_nothing_heavy_is_imported_and_the_folder_may_be_unwritable(tmp_path):
     blocked.write_text("not a folder")
     refused = run("--law=chinchilla_2022", "--flops=1e20", out=blocked / "x")
     assert refused.returncode == 2 and "cannot be written" in refused.stderr
+
+
+def test_what_the_fit_writes_is_what_the_plan_reads(tmp_path):
+    import numpy as np
+    import pandas as pd
+
+    from lm.laws.law_file import read_law
+    from lm.laws.request import Request, fit_table
+    from lm.laws.result import write_law
+
+    rng = np.random.default_rng(0)
+    n, d = np.exp(rng.uniform(np.log(1e7), np.log(1e9), 60)), 10 ** rng.uniform(8.5, 10.5, 60)
+    loss = 1.8 + 480 / n**0.35 + 2100 / d**0.37
+    table = pd.DataFrame(
+        {
+            "n_params_non_embedding": n,
+            "n_tokens": d,
+            "loss": loss * np.exp(rng.normal(0, 0.002, 60)),
+        }
+    )
+    columns = {"n": "n_params_non_embedding"}
+    content, samples = fit_table(Request(table, bootstrap=40, columns=columns))
+    write_law(tmp_path, content, samples)
+    known = read_law(str(tmp_path))
+    assert known.params == content["params"] and known.n_runs == 60
+    assert known.n_counts == "n_params_non_embedding"
+    assert known.largest_flops == pytest.approx(6 * (n * d).max())
+    assert known.samples is not None and samples is not None
+    for name, values in samples.params.items():
+        np.testing.assert_array_equal(known.samples[name], values)
