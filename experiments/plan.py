@@ -39,6 +39,7 @@ from lm.laws.design_runs import (
 )
 from lm.laws.law_file import KnownLaw, read_law
 from lm.laws.plan import Question, make_plan
+from lm.laws.plan_frontier import frontier_plan
 from lm.laws.plan_text import plan_text
 from lm.laws.shape import Family, default_family
 
@@ -69,7 +70,8 @@ def main() -> int | None:
     family, whose = _family(known)
     convention = CONVENTION.value or ("exact" if whose else "6nd")
     command = shlex.join(["python", "-m", "experiments.plan", *sys.argv[1:]])
-    plan = make_plan(known, question, family, convention, command)
+    make = make_plan if known.frontier is None else frontier_plan
+    plan = make(known, question, family, convention, command)
     plan["warnings"].append(
         f"shapes are like those of {whose}" if whose else
         "shapes are Llama-like (vocabulary 32000, length 2048): give --config for your own"
@@ -89,7 +91,7 @@ def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[s
         raise BadInput("--half_width and --noise must be above 0, such as 0.05 and 0.01")
     answer = {"quantity": "n", "half_width": wanted, "level": 0.8}
     interval = plan["n"]["interval_80"]
-    if BUDGETS.value:
+    if BUDGETS.value and known.params:
         try:
             budgets = [float(b) for b in BUDGETS.value]
         except ValueError as e:

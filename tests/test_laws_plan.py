@@ -10,6 +10,7 @@ from lm.config import ModelConfig
 from lm.errors import BadInput
 from lm.laws.law_file import read_law
 from lm.laws.plan import Question, banded, make_plan
+from lm.laws.plan_frontier import frontier_plan
 from lm.laws.plan_text import amount, plan_text
 from lm.laws.shape import Family, default_family
 from lm.laws.surface import surface
@@ -233,6 +234,47 @@ def test_bad_laws_are_refused(fit_folder):
         read_law(str(fit_folder / "nothing.json"))
     with pytest.raises(BadInput, match="did you mean chinchilla_2022"):
         read_law("chinchilla_2202")
+
+
+@pytest.fixture
+def isoflop_folder(tmp_path):
+    """What fitting by isoflop leaves: a frontier, its samples, the parametric answer beside."""
+    frontier = {"N_0": 0.12, "a": 0.49, "D_0": 1.4, "b": 0.51}
+    content = {"law": "chinchilla", "formula": "N* = N_0 C^a", "method": "isoflop",
+               "params": frontier, "parametric": {"params": LAW}, "n_runs": 30}  # fmt: skip
+    (tmp_path / "law.json").write_text(json.dumps(content))
+    rows = "\n".join(f"{0.12 + k},{0.49},{1.4 - k},{0.51}" for k in np.linspace(-0.01, 0.01, 101))
+    (tmp_path / "bootstrap.csv").write_text(f"N_0,a,D_0,b\n{rows}\n")
+    return tmp_path
+
+
+def test_a_frontier_answers_a_budget_with_the_loss_of_the_fit_beside(isoflop_folder):
+    known = read_law(str(isoflop_folder))
+    p = frontier_plan(known, Question(flops=1e21), TINY, "6nd")
+    n, d = 0.12 * 1e21**0.49, 1.4 * 1e21**0.51
+    assert p["n"]["value"] == pytest.approx(n) and p["d"]["value"] == pytest.approx(d)
+    np.testing.assert_allclose(p["n"]["interval_80"], n * np.array([0.112, 0.128]) / 0.12)
+    loss = LAW["E"] + LAW["A"] / n ** LAW["alpha"] + LAW["B"] / d ** LAW["beta"]
+    assert p["loss"] == {"value": pytest.approx(loss), "interval_80": None, "interval_95": None}
+    assert p["method"] == "isoflop" and p["exponents"]["a"]["value"] == 0.49
+    assert p["shape"]["flops_6nd"] == pytest.approx(1e21, rel=1e-6)
+    json.dumps(p, allow_nan=False)
+    assert "N* grows as C^0.4900" in plan_text(p)
+    for question in (Question(loss=2.2), Question(n=1e9, d=1e9), Question(flops=1e20, served=1e9)):
+        with pytest.raises(BadInput, match="fit with --method=parametric"):
+            frontier_plan(known, question, TINY, "6nd")
+
+
+def test_a_frontier_without_a_surface_gives_no_loss(isoflop_folder):
+    path = isoflop_folder / "law.json"
+    content = json.loads(path.read_text())
+    del content["parametric"]
+    path.write_text(json.dumps(content))
+    p = frontier_plan(read_law(str(path)), Question(flops=1e21), TINY, "exact")
+    assert p["loss"]["value"] is None and p["shape"]["loss"]["value"] is None
+    assert p["shape"]["flops"] == pytest.approx(1e21, rel=1e-6)
+    assert any("no loss" in w for w in p["warnings"])
+    assert "loss                               unknown" in plan_text(p)
 
 
 @pytest.mark.parametrize(("x", "text"), [

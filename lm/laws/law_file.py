@@ -14,12 +14,16 @@ from lm.errors import BadInput
 from lm.laws.forms import LAWS
 from lm.laws.published import published
 
+FRONTIER = ("N_0", "a", "D_0", "b")
+
 
 class KnownLaw(NamedTuple):
     """A law, its parameters, their samples (name -> (samples,), or None) and where it came from.
 
     n_counts is "n_params" or "n_params_non_embedding"; n_runs and largest_flops describe the
-    fitted table where the file says so.
+    fitted table where the file says so. A fit by isoflop or envelope has a `frontier` (N_0, a,
+    D_0, b of N* = N_0 C^a, D* = D_0 C^b): samples are then the frontier's, and params are those of
+    the parametric fit beside it, empty where there is none.
     """
 
     name: str
@@ -32,6 +36,8 @@ class KnownLaw(NamedTuple):
     n_runs: int | None = None
     largest_flops: float | None = None
     path: Path | None = None
+    method: str = "published"
+    frontier: dict[str, float] | None = None
 
 
 def read_law(text: str) -> KnownLaw:
@@ -73,28 +79,41 @@ def _from_fit(path: Path, content: dict[str, Any]) -> KnownLaw:
             f"{path} holds the law {law!r}, which gives no loss from N and D: plan with one of "
             f"{usable}"
         )
-    params = {}
-    for name in LAWS[law].names:
-        value = content["params"].get(name)
-        if not isinstance(value, int | float) or not np.isfinite(value):
-            raise BadInput(
-                f"{path} has no usable value for the parameter {name} of {law}: fit it again"
-            )
-        params[name] = float(value)
+    frontier = None
+    if set(FRONTIER) <= set(content["params"]):
+        frontier = _numbers(path, law, content["params"], FRONTIER)
+    if frontier is None:
+        params = _numbers(path, law, content["params"], LAWS[law].names)
+    else:
+        beside = (content.get("parametric") or {}).get("params")
+        params = _numbers(path, law, beside, LAWS[law].names) if beside else {}
     warnings = [f"the fit warned: {w}" for w in content.get("warnings", [])]
     status = content.get("status", "converged")
     if status != "converged":
         warnings.insert(0, f"the fit ended as {status!r}: its numbers are not settled")
-    samples = _read_samples(path.with_name("bootstrap.csv"), LAWS[law].names)
+    names = LAWS[law].names if frontier is None else FRONTIER
+    samples = _read_samples(path.with_name("bootstrap.csv"), names)
     if samples is None:
         warnings.append(
             f"there is no bootstrap.csv beside {path}: no intervals; fit with --bootstrap=1000"
         )
     return KnownLaw(
-        str(path), law, params, samples, LAWS[law].source,
-        _n_counts(content), warnings,
-        content.get("n_runs"), content.get("largest_flops"), path,
+        str(path), law, params, samples, content.get("formula", LAWS[law].source),
+        _n_counts(content), warnings, content.get("n_runs"), content.get("largest_flops"), path,
+        str(content.get("method", "parametric")), frontier,
     )  # fmt: skip
+
+
+def _numbers(
+    path: Path, law: str, values: dict[str, Any], names: tuple[str, ...]
+) -> dict[str, float]:
+    for name in names:
+        value = values.get(name)
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise BadInput(
+                f"{path} has no usable value for the parameter {name} of {law}: fit it again"
+            )
+    return {name: float(values[name]) for name in names}
 
 
 def _n_counts(content: dict[str, Any]) -> str:

@@ -91,6 +91,7 @@ def make_plan(
     plan: dict[str, Any] = {
         "law": known.name if known.path is None else known.law,
         "form": known.law,
+        "method": known.method,
         "constants": known.params,
         "source": known.source,
         "n_counts": known.n_counts,
@@ -116,9 +117,7 @@ def make_plan(
     else:
         plan["compute_optimal"] = _instead(cloud, q, ledger, warnings)
     plan["shape"] = _shape(cloud, point, spread, q, family, ledger, warnings)
-    if known.largest_flops is not None and plan["flops"]["value"] > known.largest_flops:
-        ratio = plan["flops"]["value"] / known.largest_flops
-        warnings.append(f"an extrapolation: {ratio:.3g} times the FLOPs of the largest fitted run")
+    warnings += beyond_the_table(known, plan["flops"]["value"])
     return plan | {"warnings": list(dict.fromkeys(warnings)), "command": command}
 
 
@@ -128,6 +127,14 @@ def _answer(s: Surface, q: Question, ledger: Ledger) -> Optimum:
     if q.loss is not None:
         return cheapest(s, q.loss, ledger, q.served)
     return at(s, q.n, q.d, ledger, q.served)
+
+
+def beyond_the_table(known: KnownLaw, flops: float) -> list[str]:
+    """Returns a warning where FLOPs exceed those of every fitted run."""
+    if known.largest_flops is None or flops <= known.largest_flops:
+        return []
+    ratio = flops / known.largest_flops
+    return [f"an extrapolation: {ratio:.3g} times the FLOPs of the largest fitted run"]
 
 
 def _asked(given: float | None, found: np.ndarray) -> np.ndarray:

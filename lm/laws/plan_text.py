@@ -44,8 +44,9 @@ def plan_text(plan: dict[str, Any]) -> str:
     lines += [_quantity("loss", "loss", plan, nats), ""]
     if plan["exponents"]:
         a, b = (plan["exponents"][k] for k in "ab")
+        whole = "N*" if plan["method"] in ("isoflop", "envelope") else "Under 6 N D, N*"
         lines.append(
-            f"Under 6 N D, N* grows as C^{a['value']:.4f}{_spread(a, digits)} and D* as "
+            f"{whole} grows as C^{a['value']:.4f}{_spread(a, digits)} and D* as "
             f"C^{b['value']:.4f}{_spread(b, digits)}."
         )
     for part in (_off, _instead, _served, _repeated, _shape, _runs):
@@ -85,6 +86,8 @@ def _row(label: str, value: str, interval: str) -> str:
 def _quantity(label: str, key: str, plan: dict[str, Any], form) -> str:
     q = plan[key]
     interval = q["interval_80"]
+    if q["value"] is None:
+        return _row(label, "unknown", "")
     if interval is None:
         between = "unknown"
     elif interval[0] == interval[1]:
@@ -156,8 +159,8 @@ def _shape(plan: dict[str, Any]) -> list[str]:
         f"Nearest shape: {s['n_layers']} layers, width {s['d_model']}, {s['n_heads']} heads of "
         f"{s['d_head']}, FFN {s['d_ff']}, vocabulary {s['vocab_size']}, length {s['length']}:",
         f"  {s['n_params']:,} parameters ({s['n_params_non_embedding']:,} without embeddings), "
-        f"{s['n_tokens']:,} tokens, {flops(s['flops'])} FLOPs exactly counted, "
-        f"loss {nats(s['loss']['value'])}.",
+        f"{s['n_tokens']:,} tokens, {flops(s['flops'])} FLOPs exactly counted"
+        + ("." if s["loss"]["value"] is None else f", loss {nats(s['loss']['value'])}."),
     ]
 
 
