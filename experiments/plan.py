@@ -143,7 +143,9 @@ def _largest_run(folder: Path) -> Path | None:
     widths = {}
     for path in folder.glob("runs/*/config.json"):
         try:
-            widths[path] = json.loads(path.read_text())["model"]["d_model"]
+            model = json.loads(path.read_text())["model"]
+            if model["vocab_size"] is not None:  # without it nothing can be counted
+                widths[path] = model["d_model"]
         except (ValueError, KeyError, TypeError):
             continue  # a run that is being written
     return max(widths, key=lambda p: (widths[p], str(p)), default=None)

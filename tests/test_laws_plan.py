@@ -55,6 +55,18 @@ def test_published_budget(flops, n, loss):
     json.dumps(p, allow_nan=False)
 
 
+def test_doubling_the_budget_four_times_follows_the_exponents(fit_folder):
+    for known in (read_law("chinchilla_2022"), read_law(str(fit_folder))):
+        p = plan(known, flops=5.76e23)
+        a, b = p["exponents"]["a"]["value"], p["exponents"]["b"]["value"]
+        assert [row["flops"] / 5.76e23 for row in p["doublings"]] == [2, 4, 8, 16]
+        for k, row in enumerate(p["doublings"], 1):
+            assert row["n"]["value"] == pytest.approx(p["n"]["value"] * 2 ** (k * a), rel=1e-12)
+            assert row["d"]["value"] == pytest.approx(p["d"]["value"] * 2 ** (k * b), rel=1e-12)
+            assert (row["loss"]["interval_80"] is None) == (known.samples is None)
+        assert amount(p["doublings"][3]["n"]["value"]) in plan_text(p)
+
+
 @pytest.mark.parametrize(("n", "d", "loss"), [(280e9, 300e9, 1.9933), (70e9, 1.4e12, 1.9366)])
 def test_a_point_and_what_its_flops_would_have_bought(n, d, loss):
     p = plan(read_law("chinchilla_2022"), n=n, d=d)

@@ -136,7 +136,7 @@ def minimise(
 
     low, high = (np.full(samples, b, np.float64) for b in bounds)
     inside = np.ones(samples, bool)
-    for points in (321, 33, 33):
+    for points in (161, 33, 33):
         x = np.linspace(low, high, points, axis=1)
         y = safe(x)
         best = y.argmin(axis=1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lm.errors import BadInput
-from lm.laws.allocate import SIX_ND, Ledger, Optimum, at, cheapest, off_optimum, optimum
+from lm.laws.allocate import SIX_ND, Ledger, Optimum, at, cheapest, frontier, off_optimum, optimum
 from lm.laws.forms import LAWS
 from lm.laws.law_file import KnownLaw
 from lm.laws.shape import Family
@@ -112,6 +112,8 @@ def make_plan(
         plan["unique_tokens"] = q.unique
         plan["epochs"] = quantity(lambda o: o.d / q.unique)
         plan["loss_floor"] = cloud.point.floor()[0].item()
+    if q.flops is not None:
+        plan["doublings"] = _doublings(cloud, q, ledger)
     if q.n is None:
         plan["off_optimum"] = _off(cloud.point, point, ledger, q.served)
     else:
@@ -208,6 +210,19 @@ def _exponents(known: KnownLaw) -> dict[str, Any] | None:
                   [])
         for k in ("a", "b")
     }  # fmt: skip
+
+
+def _doublings(cloud: _Cloud, q: Question, ledger: Ledger) -> list[dict[str, Any]]:
+    """N*, D* and the loss of the budget doubled once to four times."""
+    assert q.flops is not None
+    budgets = q.flops * 2.0 ** np.arange(1, 5)
+    path, paths = cloud.of(lambda s: frontier(s, budgets, ledger, q.served))
+    rows = []
+    for i, flops in enumerate(budgets):
+        fields = {k: banded(getattr(path, k)[i], None if paths is None else getattr(paths, k)[i],
+                            "", []) for k in ("n", "d", "loss")}  # fmt: skip
+        rows.append({"flops": float(flops)} | fields)
+    return rows
 
 
 def _lifetime(s: Surface, best: Optimum, ledger: Ledger, served: float) -> dict[str, float]:

@@ -49,7 +49,7 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{whole} grows as C^{a['value']:.4f}{_spread(a, digits)} and D* as "
             f"C^{b['value']:.4f}{_spread(b, digits)}."
         )
-    for part in (_off, _instead, _served, _repeated, _shape, _runs):
+    for part in (_doublings, _off, _instead, _served, _repeated, _shape, _runs):
         lines += part(plan)
     lines += [f"Note: {w}." for w in plan["warnings"]]
     return "\n".join(lines)
@@ -101,6 +101,16 @@ def _spread(q: dict[str, Any], form) -> str:
     if q["interval_80"] is None:
         return ""
     return f" ({form(q['interval_80'][0])} to {form(q['interval_80'][1])})"
+
+
+def _doublings(plan: dict[str, Any]) -> list[str]:
+    return [
+        f"  {flops(row['flops'])} FLOPs: "
+        f"N* {amount(row['n']['value'])}{_spread(row['n'], amount)}, "
+        f"D* {amount(row['d']['value'])}{_spread(row['d'], amount)}, "
+        f"loss {nats(row['loss']['value'])}{_spread(row['loss'], nats)}"
+        for row in plan.get("doublings", [])
+    ]
 
 
 def _off(plan: dict[str, Any]) -> list[str]:
