@@ -128,6 +128,11 @@ def _family(known: KnownLaw) -> tuple[Family, str]:
     """The shapes to count and build: --config's, else those of the sweep that fitted the law."""
     if flags.FLAGS.config:
         config = config_source.from_flags().config()
+        if config.model.vocab_size is None:
+            raise BadInput(
+                f"{flags.FLAGS.config} leaves model.vocab_size to its tokenizer, which a plan does "
+                "not read: add --config.model.vocab_size=256 (bytes) or your tokenizer's size"
+            )
         return Family(config.model, config.length), flags.FLAGS.config
     swept = _largest_run(known.path.parent) if known.path else None
     if swept is not None:
