@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lm.config import ModelConfig
+from lm.model.linear import linear
 from lm.model.spec import ParamSpec, Table
 
 MASKED = -1e9  # finite: a masked score gives exp(...) = 0 and never NaN
@@ -40,22 +41,16 @@ def table(m: ModelConfig, out_std: float) -> Table:
     return rows
 
 
-def project_qkv(m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array):
-    """Returns (q_BTNH, k_BTKH, v_BTKH) before positions, from one matrix product."""
-    n, k, h = m.n_heads, m.kv_heads, m.head_dim
-    names, widths = ("query", "key", "value"), (n * h, k * h, k * h)
-    w = jnp.concatenate([p[name].astype(x_BTD.dtype).reshape(m.d_model, -1) for name in names], 1)
-    y = x_BTD @ w
-    if m.use_bias:
-        y += jnp.concatenate([p[f"{name}_bias"].reshape(-1) for name in names]).astype(y.dtype)
-    parts = jnp.split(y, np.cumsum(widths)[:2], -1)
-    return tuple(part.reshape(*part.shape[:2], -1, h) for part in parts)
+def project_qkv(p: Mapping[str, jax.Array], x_BTD: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns (q_BTNH, k_BTKH, v_BTKH) before positions."""
+    return tuple(
+        linear(x_BTD, p[name], p.get(f"{name}_bias")) for name in ("query", "key", "value")
+    )
 
 
-def project_out(m: ModelConfig, p: Mapping[str, jax.Array], y_BTNH: jax.Array) -> jax.Array:
+def project_out(p: Mapping[str, jax.Array], y_BTNH: jax.Array) -> jax.Array:
     """Returns the attention output [B, T, D]."""
-    y = y_BTNH.reshape(*y_BTNH.shape[:2], -1) @ p["out"].astype(y_BTNH.dtype).reshape(-1, m.d_model)
-    return y + p["out_bias"].astype(y.dtype) if m.use_bias else y
+    return linear(y_BTNH, p["out"], p.get("out_bias"), n_in=2)
 
 
 def plain(q_BTNH, k_BSKH, v_BSKH, segments_BT=None) -> jax.Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from lm.config import ModelConfig
+from lm.model.linear import linear
 from lm.model.spec import ParamSpec, Table
 
 # name -> act(x, swish_c)
@@ -45,14 +46,10 @@ def table(m: ModelConfig, out_std: float) -> Table:
 def feed_forward(m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array) -> jax.Array:
     """Returns the FFN's output [B, T, D] in x's dtype."""
 
-    def project(name: str) -> jax.Array:
-        y = x_BTD @ p[name].astype(x_BTD.dtype)
-        return y + p[f"{name}_bias"].astype(y.dtype) if m.use_bias else y
-
     act = ACTIVATIONS[m.ffn]
+    h_BTF = linear(x_BTD, p["up"], p.get("up_bias"))
     if m.gated:
-        h_BTF = act(project("gate"), m.swish_c) * project("up")
+        h_BTF = act(linear(x_BTD, p["gate"], p.get("gate_bias")), m.swish_c) * h_BTF
     else:
-        h_BTF = act(project("up"), m.swish_c)
-    out = h_BTF @ p["down"].astype(x_BTD.dtype)
-    return out + p["down_bias"].astype(out.dtype) if m.use_bias else out
+        h_BTF = act(h_BTF, m.swish_c)
+    return linear(h_BTF, p["down"], p.get("down_bias"))

@@ -89,14 +89,14 @@ class Block(nnx.Module):
         """Returns (x_BTD, aux) where attend(q, k, v) returned (attention output, aux)."""
         m, p = self.m, self.attention.values()
         h = self.attention_norm(x_BTD) if m.norm_position == "pre" else x_BTD
-        q, k, v = attention.project_qkv(m, p, h)
+        q, k, v = attention.project_qkv(p, h)
         if m.qk_norm:
             q = norm.normalize("rmsnorm", q, p["query_norm"], None, m.norm_eps)
             k = norm.normalize("rmsnorm", k, p["key_norm"], None, m.norm_eps)
         if rope is not None:
             q, k = position.rotate(q, *rope), position.rotate(k, *rope)
         y_BTNH, aux = attend(q, k, v)
-        x_BTD = self._add(x_BTD, drop(attention.project_out(m, p, y_BTNH), 0), self.attention_norm)
+        x_BTD = self._add(x_BTD, drop(attention.project_out(p, y_BTNH), 0), self.attention_norm)
         h = self.ffn_norm(x_BTD) if m.norm_position == "pre" else x_BTD
         y_BTD = ffn.feed_forward(m, self.ffn.values(), h)
         return self._add(x_BTD, drop(y_BTD, 1), self.ffn_norm), aux
