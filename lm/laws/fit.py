@@ -7,13 +7,15 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.law import Law
-from lm.laws.newton import ROUNDING, Minimum, minimise, relative_gradient
+from lm.laws.newton import ROUNDING, Minimum, minimise
 from lm.laws.objective import Objective, objective
 from lm.laws.problem import Constraints, Problem
+from lm.laws.starts import retraction, start_points
 
 Array = np.ndarray
 
-WIDEST = 0.064  # the widest quadratic part that a Huber fit begins with, in log loss
+WIDEST = 0.008  # the widest quadratic part that a Huber fit begins with, in log loss
+RELATIVE = Objective("relative", "identity", float("inf"))  # with weights 1 / y^2
 SAME = 1e-8  # relative difference of objectives below which two starts reached the same minimum
 
 
@@ -83,6 +85,8 @@ def fit(
         weights = weights / scale
     problem = Problem(law, x, y, goal, constraints, weights)
     minimum, tried = from_starts(problem)
+    if np.isfinite(goal.delta):
+        minimum, tried = search_valley(problem, minimum, tried)
     return _conclude(problem, minimum, tried, scale)
 
 
@@ -94,21 +98,52 @@ def make_objective(name: str | Objective, delta: float = 1e-3, tau: float = 0.5)
 def from_starts(problem: Problem) -> tuple[Minimum, Array]:
     """Every start's minimum, distinct ones only, and how many starts led to each (S,).
 
-    A Huber objective is approached through wider ones. Starts that meet in the same minimum of the
-    widest, smooth one would go the same way from there, so they go on as one.
+    First least squares of the relative error, linear parameters projected out: smooth, so that
+    starts which meet there would go the same way from there on, and go on as one. A Huber
+    objective is then approached through wider ones.
     """
     theta = start_points(problem)
     weight = np.ones(len(theta), dtype=int)
-    for number, stage in enumerate(stages(problem.objective)):
+    retract = retraction(problem)
+    first = problem.replaced(RELATIVE).reweighted(problem.weights / problem.y**2)
+    steps = 12 if retract else 15
+    found = minimise(first, theta, first.lower, first.upper, steps, 1e-9, retract=retract)
+    theta, weight = _distinct(found, weight)
+    for stage in stages(problem.objective):
         last = stage is problem.objective
         here = problem.replaced(stage)
-        if last:
-            return minimise(here, theta, here.lower, here.upper), weight
-        # The first stage is smooth: enough steps to see which starts fall together.
-        steps, tolerance = (15, ROUNDING) if number == 0 else (8, 1e-3)
-        found = minimise(here, theta, here.lower, here.upper, steps, tolerance)
-        theta, weight = _distinct(found, weight) if number == 0 else (found.theta, weight)
-    raise AssertionError("stages ends with the objective itself")
+        settings = (200, ROUNDING) if last else (6, 1e-3)
+        found = minimise(here, theta, here.lower, here.upper, *settings)
+        theta = found.theta
+    return found, weight
+
+
+def search_valley(problem: Problem, found: Minimum, weight: Array) -> tuple[Minimum, Array]:
+    """More starts, from around the best minimum along its two flattest directions.
+
+    An objective of absolute values has small hollows all along a flat valley. A quadratic model of
+    the valley says how far to go for the objective to rise by what one to sixteen rows contribute.
+    Repeated while it finds something lower.
+    """
+    for _ in range(6):
+        best = int(np.argmin(np.where(found.converged, found.point.f, np.inf)))
+        f = found.point.f[best]
+        if not (found.converged[best] and f > rounding_level(problem)):
+            return found, weight
+        values, vectors = np.linalg.eigh(found.point.M[best])
+        steps = []
+        for value, vector in zip(values[:2], vectors.T[:2], strict=False):
+            for rise in (0.5, 2.0, 8.0):
+                length = np.sqrt(2 * rise * f / problem.y.size / max(value, 1e-300))
+                step = vector * min(length, 3.0 / np.abs(vector).max())
+                steps += [step, -step]
+        around = np.clip(found.theta[best] + np.array(steps), problem.lower, problem.upper)
+        more = minimise(problem, around, problem.lower, problem.upper)
+        found = found.joined(more)
+        weight = np.concatenate([weight, np.ones(len(steps), dtype=int)])
+        if not np.any(more.converged & (more.point.f < f * (1 - SAME))):
+            break
+    return found, weight
 
 
 def stages(goal: Objective) -> list[Objective]:
@@ -117,60 +152,8 @@ def stages(goal: Objective) -> list[Objective]:
     delta = WIDEST
     while np.isfinite(goal.delta) and delta > 1.5 * goal.delta:
         made.append(goal.with_delta(delta))
-        delta /= 4 if goal.delta > 1e-6 else 10
+        delta /= 8
     return [*made, goal]
-
-
-def start_points(problem: Problem) -> Array:
-    """theta (S, P) of the law's starts, linear parameters projected out, constraints applied."""
-    law, x, y = problem.law, problem.scaled_x, problem.y
-    start = law.starts(x, y)
-    if law.linear:
-        start = project(law, start | _held(problem, start), x, y)
-    theta = problem.coordinates.of_scaled(start)
-    theta = np.where(np.isfinite(theta), theta, 0.0)
-    theta = np.clip(theta, problem.lower, problem.upper)
-    return np.unique(theta, axis=0)
-
-
-def _held(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
-    """Fixed values in the units of the starts, as far as they can be stated there."""
-    coordinates = problem.coordinates
-    held = coordinates.held if coordinates.scaled else {}
-    count = len(next(iter(start.values())))
-    return {name: np.full(count, value) for name, value in held.items()}
-
-
-def project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
-    """The start completed by the linear parameters of least relative squares, kept positive."""
-    lifted = {n: v[:, None] for n, v in start.items()}
-    unknown = [n for n in law.linear if n not in start]
-    if not unknown:
-        return dict(start)
-    zero = {n: np.zeros((1, 1)) for n in unknown}
-    shape = (len(next(iter(start.values()))), y.size)
-    with np.errstate(all="ignore"):
-        base = np.broadcast_to(law.formula({**lifted, **zero}, x), shape)
-        columns = np.stack(
-            [
-                np.broadcast_to(law.formula({**lifted, **zero, n: np.ones((1, 1))}, x), shape)
-                - base
-                for n in unknown
-            ],
-            axis=-1,
-        )
-    columns = np.nan_to_num(columns / y[:, None], posinf=1e100, neginf=-1e100)
-    target = 1.0 - base / y
-    size = np.sqrt(np.sum(columns**2, axis=1)) + 1e-300
-    unit = columns / size[:, None, :]
-    normal = unit.transpose(0, 2, 1) @ unit + 1e-9 * np.eye(len(unknown))
-    solution = np.linalg.solve(normal, unit.transpose(0, 2, 1) @ target[:, :, None])[:, :, 0] / size
-    for k, name in enumerate(unknown):
-        positive = name in law.log or law.bounds.get(name, (-np.inf, 0))[0] == 0.0
-        if positive:
-            floor = 0.02 * np.sqrt(y.size) / size[:, k]
-            solution[:, k] = np.maximum(solution[:, k], floor)
-    return {**start, **{n: solution[:, k] for k, n in enumerate(unknown)}}
 
 
 def _distinct(found: Minimum, weight: Array) -> tuple[Array, Array]:
@@ -193,8 +176,7 @@ def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> 
     """The best converged minimum as a Fit, with its status."""
     value = np.where(np.isfinite(found.point.f), found.point.f, np.inf)
     warnings: list[str] = []
-    # Below this the objective is the rounding of the data.
-    exact = float(np.sum(problem.weights) * problem.objective.rho(np.array(1e-13)))
+    exact = rounding_level(problem)
     reached = found.converged | (value <= exact)
     ranked = np.where(reached, value, np.inf)
     best = int(np.argmin(ranked if reached.any() else value))
@@ -205,11 +187,10 @@ def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> 
     natural = problem.coordinates.natural(theta)
     params = {n: float(natural[n][0]) for n in problem.law.names}
     free = ~_on_bound(problem, theta[0])
-    gradient = float(relative_gradient(point, free[None])[0])
-    if value[best] <= exact:
-        gradient = min(gradient, float(np.max(np.abs(point.g) / np.maximum(point.noise, 1e-300))))
+    g, terms = problem.gradient_terms(theta[0])
+    gradient = float(np.max(np.abs(g)[free] / np.maximum(terms[free], 1e-300), initial=0.0))
     status = "converged"
-    unidentified = null_parameters(problem, point.M[0], free)
+    unidentified = null_parameters(problem, point.M[0], free, float(value[best]))
     if not reached[best] or lower_unfinished:
         status = "no_minimum"
         warnings.append(
@@ -239,19 +220,29 @@ def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> 
     )
 
 
+def rounding_level(problem: Problem) -> float:
+    """An objective below this is the rounding of data without noise."""
+    return float(np.sum(problem.weights) * problem.objective.rho(np.array(1e-13)))
+
+
 def _on_bound(problem: Problem, theta: Array) -> Array:
     return (theta <= problem.lower) | (theta >= problem.upper)
 
 
-def null_parameters(problem: Problem, M: Array, free: Array) -> list[str]:
-    """Parameters that move along a direction which leaves every prediction unchanged."""
+def null_parameters(problem: Problem, M: Array, free: Array, f: float) -> list[str]:
+    """Parameters that move along a direction which leaves every prediction unchanged.
+
+    Either in company (an eigenvector of M without curvature), or alone: a positive parameter so
+    large or small that a factor e changes the objective f by nothing beside one row's share.
+    """
     names = [n for n, inside in zip(problem.coordinates.free, free, strict=True) if inside]
     inner = M[np.ix_(free, free)]
     scale = np.sqrt(np.maximum(np.diag(inner), 1e-300))
     values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
     flat = vectors[:, values < 1e-11]
     share = np.sqrt(np.sum(flat**2, axis=1))
-    return [n for n, s in zip(names, share, strict=True) if s > 1e-3]
+    alone = problem.coordinates.is_log[free] & (np.diag(inner) < 1e-9 * f / problem.y.size)
+    return [n for n, s, one in zip(names, share, alone, strict=True) if s > 1e-3 or one]
 
 
 def _flat_message(problem: Problem, names: list[str]) -> str:

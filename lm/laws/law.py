@@ -15,6 +15,10 @@ Params = Mapping[str, Any]  # parameter name -> float, array or jet
 Inputs = Mapping[str, Any]  # column role -> array, in natural units (parameters, tokens, FLOPs)
 Grid = dict[str, np.ndarray]  # parameter name -> one value a start
 
+# (coefficient, role, exponent, sign): the term coefficient * x[role]^(sign * exponent); a constant
+# term has no role and no exponent.
+Monomial = tuple[str, str | None, str | None, float]
+
 ROLES = ("n", "d", "flops", "unique", "epochs", "loss", "x")
 
 
@@ -27,6 +31,7 @@ class Law:
     `linear`, one per start, for inputs whose geometric mean is 1; `exponents(p)` the exponents
     of compute in N* and D*. Parameters in `log` are positive and fitted as logarithms; `bounds`
     are closed intervals for the others; the formula is affine in those named in `linear`.
+    A law that is a sum of powers may list them as `monomials`, which only makes fitting faster.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Law:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     linear: tuple[str, ...] = ()
     compute_exponents: Callable[[Params], dict[str, Any]] | None = None
+    monomials: tuple[Monomial, ...] = ()
     target: str = "loss"
 
     def predict(self, params: Params, x: Inputs) -> np.ndarray:

@@ -17,12 +17,15 @@ Array = np.ndarray
 ROUNDING = 1e-13  # a gradient this small beside the sum of its terms' absolute values is zero
 
 
+FIELDS = ("f", "g", "terms", "noise", "H", "M")
+
+
 @dataclass
 class Point:
     """Objective f (S,), gradient g (S, P), matrices H and M (S, P, P) of every problem.
 
-    terms (S, P): the sum of the absolute values of the gradient's terms; noise (S, P): what
-    rounding of the residuals alone can put into the gradient.
+    terms (S, P): a bound on the sum of the absolute values of the gradient's terms; noise (S, P):
+    what rounding of the residuals alone can put into the gradient.
     """
 
     f: Array
@@ -34,11 +37,11 @@ class Point:
 
     def put(self, where: Array, other: "Point", rows: Array) -> None:
         """Overwrite problems `where` by problems `rows` of another point."""
-        for name in ("f", "g", "terms", "noise", "H", "M"):
+        for name in FIELDS:
             getattr(self, name)[where] = getattr(other, name)[rows]
 
     def take(self, rows: Array) -> "Point":
-        return Point(*(getattr(self, n)[rows] for n in ("f", "g", "terms", "noise", "H", "M")))
+        return Point(*(getattr(self, name)[rows] for name in FIELDS))
 
 
 @dataclass
@@ -50,11 +53,15 @@ class Minimum:
     converged: Array
     iterations: Array
 
-
-def relative_gradient(point: Point, free: Array) -> Array:
-    """Largest |gradient component| over the sum of its terms, free components only (S,)."""
-    size = np.abs(point.g) / np.maximum(point.terms, 1e-300)
-    return np.where(free, size, 0.0).max(axis=1, initial=0.0)
+    def joined(self, other: "Minimum") -> "Minimum":
+        """The problems of both."""
+        both = [np.concatenate([getattr(self.point, n), getattr(other.point, n)]) for n in FIELDS]
+        return Minimum(
+            np.concatenate([self.theta, other.theta]),
+            Point(*both),
+            np.concatenate([self.converged, other.converged]),
+            np.concatenate([self.iterations, other.iterations]),
+        )
 
 
 def solve(A: Array, b: Array, floor: Array) -> tuple[Array, Array]:
@@ -98,15 +105,18 @@ def minimise(
     max_steps: int = 200,
     tolerance: float = ROUNDING,
     damping: float = 1e-2,
+    retract: Callable[[Array], Array] | None = None,
 ) -> Minimum:
     """Minimise every problem from its start.
 
-    evaluate(theta (s, P), rows (s,)) gives the point of problems `rows`; `lower` and `upper` (P,)
-    are closed bounds. A start is never returned unmoved as converged: convergence is judged by the
-    gradient alone.
+    evaluate(theta (s, P), rows (s,)) gives the point of problems `rows`; `lower` and `upper`, (P,)
+    or (S, P), are closed bounds. A start is never returned unmoved as converged: convergence is judged by the
+    gradient alone. `retract` may move a trial point anywhere lower, to solve for some components
+    exactly.
     """
     theta = np.clip(np.array(theta, dtype=np.float64), lower, upper)
     S, P = theta.shape
+    lower, upper = np.broadcast_to(lower, (S, P)), np.broadcast_to(upper, (S, P))
     point = evaluate(theta, np.arange(S))
     lam = np.full(S, damping)
     fails = np.zeros(S, dtype=int)
@@ -115,23 +125,26 @@ def minimise(
     active = np.flatnonzero(np.isfinite(point.f))
     for _ in range(max_steps):
         if active.size:
-            free = _free(theta[active], point.g[active], lower, upper)
+            free = _free(theta[active], point.g[active], lower[active], upper[active])
             small = _vanishes(point.take(active), free, tolerance)
             converged[active[small]] = True
             active = active[~small]
         if not active.size:
             break
         here = point.take(active)
-        free = _free(theta[active], here.g, lower, upper)
+        low, high = lower[active], upper[active]
+        free = _free(theta[active], here.g, low, high)
         step, lam[active] = _step(here, free, lam[active])
-        trial = np.clip(theta[active] + step, lower, upper)
+        trial = np.clip(theta[active] + step, low, high)
         moved = trial - theta[active]
+        if retract is not None:
+            trial = np.clip(retract(trial), low, high)
         there = evaluate(trial, active)
         expected = -np.einsum("sp,sp->s", here.g, moved) - 0.5 * np.einsum(
             "sp,spq,sq->s", moved, here.H, moved
         )
         gain = here.f - there.f
-        ratio = gain / np.where(expected > 0, expected, np.inf)
+        ratio = np.where(np.isfinite(gain), gain, -1.0) / np.where(expected > 0, expected, np.inf)
         # Below the rounding of f only the gradient can tell whether a step helped.
         tiny = np.abs(expected) <= 1e-12 * np.abs(here.f) + 1e-30
         better = _norm(there, free) < _norm(here, free)
@@ -164,6 +177,8 @@ def _norm(point: Point, free: Array) -> Array:
 
 def _vanishes(point: Point, free: Array, tolerance: float) -> Array:
     bound = tolerance * point.terms + 0.3 * point.noise * (point.terms < 30 * point.noise)
+    # A change by 1 that gains nothing beside f itself: the direction is flat, not descending.
+    bound = np.maximum(bound, 1e-14 * point.f[:, None])
     return np.all(~free | (np.abs(point.g) <= bound), axis=1)
 
 
@@ -193,7 +208,7 @@ def _step(point: Point, free: Array, lam: Array) -> tuple[Array, Array]:
         todo = todo[~positive]
         if not todo.size:
             break
-        lam[todo] = np.maximum(4.0 * lam[todo], 1e-3)
+        lam[todo] = np.maximum(10.0 * lam[todo], 1e-3)
         if attempt == 30:  # M itself is singular here: make it diagonal
             M[todo] = (
                 identity * (diagonal[todo] + 1e-12 * diagonal[todo].max(1)[:, None])[:, :, None]

@@ -12,6 +12,7 @@ import numpy as np
 from lm.errors import BadInput
 from lm.laws.jet import Jet, variable
 from lm.laws.law import Law
+from lm.laws.monomial import MonomialSum
 from lm.laws.newton import Point
 from lm.laws.objective import Objective
 
@@ -79,6 +80,15 @@ class Coordinates:
             if other in constraints.fixed:
                 self.held[name] = self.held[other]
         self.lower, self.upper = self._limits()
+        # All parameters (logarithms of positive ones) are chain @ theta + offset.
+        self.chain = np.zeros((len(law.names), len(self.free)))
+        self.offset = np.zeros(len(law.names))
+        for row, name in enumerate(law.names):
+            if name in self.index:
+                self.chain[row, self.index[name]] = 1.0
+            else:
+                value = self.held[name]
+                self.offset[row] = np.log(value) if name in law.log else value
 
     def _inverse(self) -> dict[str, float]:
         return {role: 1.0 / f for role, f in self.factors.items()}
@@ -128,16 +138,20 @@ class Coordinates:
 
     def natural(self, theta: Array) -> dict[str, Array]:
         """Parameters in natural units, each of shape (S,)."""
-        own = np.where(self.is_log, np.exp(theta), theta)
-        params = {
-            n: own[:, self.index[n]] if n in self.index else np.full(len(theta), self.held[n])
-            for n in self.law.names
-        }
+        params = self.scaled_params(theta)
         if not self.scaled:
             return params
         moved = self.law.rescale(params, self.factors)
         # What the user fixed comes back as written, not after two roundings.
         return moved | {n: np.full(len(theta), v) for n, v in self.constraints.fixed.items()}
+
+    def scaled_params(self, theta: Array) -> dict[str, Array]:
+        """Parameters in the units of the fit, each of shape (S,)."""
+        own = np.where(self.is_log, np.exp(theta), theta)
+        return {
+            n: own[:, self.index[n]] if n in self.index else np.full(len(theta), self.held[n])
+            for n in self.law.names
+        }
 
     def theta(self, params: Mapping[str, Array]) -> Array:
         """theta (S, P) of parameters in natural units."""
@@ -181,6 +195,9 @@ class Problem:
         self.scaled_x = {role: v / self.factors[role] for role, v in self.x.items()}
         self.coordinates = Coordinates(law, self.factors, constraints)
         self.lower, self.upper = self.coordinates.lower, self.coordinates.upper
+        self.sum = None
+        if law.monomials and self.coordinates.scaled:
+            self.sum = MonomialSum(law.monomials, law.names, law.log, self.scaled_x, self.y.size)
         self.weights = np.ones_like(self.y) if weights is None else np.asarray(weights, np.float64)
 
     def replaced(self, objective: Objective) -> "Problem":
@@ -221,7 +238,33 @@ class Problem:
         point.f[~np.isfinite(point.f)] = np.inf
         return point
 
+    def gradient_terms(self, theta: Array) -> tuple[Array, Array]:
+        """The gradient at one theta (P,) and the sums of its terms' absolute values (P,)."""
+        r, slopes = self.slopes(theta)
+        terms = self.weights * self.objective.slopes(r)[0] * slopes
+        return terms.sum(axis=1), np.abs(terms).sum(axis=1)
+
+    def slopes(self, theta: Array) -> tuple[Array, Array]:
+        """Residuals (n,) and their derivatives (P, n) at one theta (P,)."""
+        with np.errstate(all="ignore"):
+            jet = self.law.formula(self.coordinates.leaves(theta[None]), self.scaled_x)
+            predicted = np.broadcast_to(jet.v, (1, self.y.size))
+            link, _ = self.objective.link_slopes(predicted)
+            slopes = np.zeros((theta.size, self.y.size))
+            for k, value in jet.g.items():
+                slopes[k] = (value * link)[0]
+            return self.objective.residual(predicted, self.y)[0], slopes
+
     def _chunk(self, theta: Array, w: Array, point: Point, part: slice) -> None:
+        if self.sum is not None:
+            chain = self.coordinates.chain
+            sums = self.sum.sums(
+                theta @ chain.T + self.coordinates.offset, self.y, w, self.objective
+            )
+            point.f[part], point.g[part] = sums.f, sums.g @ chain
+            point.H[part], point.M[part] = chain.T @ sums.H @ chain, chain.T @ sums.M @ chain
+            self._sizes(point, part, sums.secant)
+            return
         S, P = theta.shape
         shape = (S, self.y.size)
         jet = self.law.formula(self.coordinates.leaves(theta), self.scaled_x)
@@ -235,9 +278,6 @@ class Problem:
             np.multiply(value, link, out=gradient[:, k])
         pull, weight = w * first, w * secant
         point.g[part] = (gradient @ pull[:, :, None])[:, :, 0]
-        size = np.abs(gradient)
-        point.terms[part] = (size @ np.abs(pull)[:, :, None])[:, :, 0]
-        point.noise[part] = ROUNDING * (size @ np.broadcast_to(weight, shape)[:, :, None])[:, :, 0]
         # Second derivative of link(L): link' L'' + link'' L' L'; with L' = gradient / link'.
         bend = pull * link_slope / (link * link) if self.objective.link != "identity" else 0.0
         across = gradient.transpose(0, 2, 1)
@@ -251,3 +291,10 @@ class Problem:
             if i != j:
                 H[:, j, i] += total
         point.H[part] = H
+        self._sizes(point, part, np.sum(np.broadcast_to(weight, shape), axis=-1))
+
+    def _sizes(self, point: Point, part: slice, secant: Array) -> None:
+        """Bounds on the gradient's terms and on its rounding, by Cauchy and Schwarz from M."""
+        diagonal = np.einsum("spp->sp", point.M[part])
+        point.terms[part] = np.sqrt(2.0 * np.maximum(point.f[part, None], 0.0) * diagonal)
+        point.noise[part] = ROUNDING * np.sqrt(secant[:, None] * diagonal)

@@ -31,5 +31,10 @@ chinchilla = Law(
     log=("A", "B"),
     bounds={"E": (0.0, float("inf")), "alpha": (0.0, 20.0), "beta": (0.0, 20.0)},
     linear=("E", "A", "B"),
+    monomials=(
+        ("A", "n", "alpha", -1.0),
+        ("B", "d", "beta", -1.0),
+        ("E", None, None, 1.0),
+    ),
     compute_exponents=exponents,
 )

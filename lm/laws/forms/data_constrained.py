@@ -40,7 +40,9 @@ def rescale(p, s):
 
 def starts(x, y):
     """Chinchilla's surface without decay at a few exponents, times a grid of both R*."""
-    start = grid(alpha=[0.2, 0.35, 0.5], R_D=[2.0, 10.0, 50.0], R_N=[1.0, 5.0, 30.0])
+    start = grid(
+        alpha=[0.2, 0.35, 0.5], R_D=np.geomspace(1.0, 300.0, 6), R_N=np.geomspace(0.5, 100.0, 6)
+    )
     start["beta"] = start["alpha"]
     fitted = []
     for alpha in start["alpha"]:

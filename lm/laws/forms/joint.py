@@ -34,5 +34,6 @@ joint = Law(
     log=("a", "c"),
     bounds={"b": (-20.0, 0.0), "d": (-20.0, 0.0), "E": (0.0, float("inf"))},
     linear=("a", "c", "E"),
+    monomials=(("a", "n", "b", 1.0), ("c", "d", "d", 1.0), ("E", None, None, 1.0)),
     compute_exponents=exponents,
 )

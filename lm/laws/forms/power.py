@@ -26,4 +26,5 @@ power = Law(
     log=("a",),
     bounds={"b": (-20.0, 0.0)},
     linear=("a",),
+    monomials=(("a", "x", "b", 1.0),),
 )

@@ -26,4 +26,5 @@ power_floor = Law(
     log=("a",),
     bounds={"b": (-20.0, 0.0), "E": (0.0, float("inf"))},
     linear=("a", "E"),
+    monomials=(("a", "x", "b", 1.0), ("E", None, None, 1.0)),
 )
