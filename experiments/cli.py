@@ -10,9 +10,9 @@ from collections.abc import Callable
 from absl import flags, logging
 
 from lm import platform
-from lm.errors import BadInput, Diverged
+from lm.errors import BadInput, CannotSave, Diverged, Stopped
 
-BAD_INPUT, DIVERGED, STOPPED = 2, 3, 75
+EXIT_CODES = {CannotSave: 1, BadInput: 2, flags.Error: 2, Diverged: 3, Stopped: 75}
 
 # Values given as --config.group.field, in the order in which they win: flag files, command line.
 config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
@@ -28,14 +28,11 @@ def run(main: Callable[[], int | None]) -> None:
         _parse(sys.argv)
         platform.prepare()
         logging.use_absl_handler()
-        logging.set_verbosity(logging.INFO)
+        logging.set_verbosity(logging.WARNING)  # libraries; our own lines go to stderr as they are
         sys.exit(main() or 0)
-    except (BadInput, flags.Error) as e:
+    except tuple(EXIT_CODES) as e:
         print(f"{_program()}: {e}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except Diverged as e:
-        print(f"{_program()}: {e}", file=sys.stderr)
-        sys.exit(DIVERGED)
+        sys.exit(next(code for kind, code in EXIT_CODES.items() if isinstance(e, kind)))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; nothing is left to say to it
         sys.exit(1)

@@ -17,8 +17,7 @@ from absl import flags
 from experiments import cli
 from lm.config import BUDGETS, Config, convert, field_type, freeze, to_dict
 from lm.errors import BadInput
-
-PROVENANCE = "provenance"  # the part of a saved config.json that is not config
+from lm.train.workdir import PROVENANCE
 
 _CONFIG = flags.DEFINE_string(
     "config", None, "a config file: a .py with get_config(), or a saved config.json"
@@ -121,18 +120,6 @@ def parse(key: str, text: str, where: str) -> Any:
         return ast.literal_eval(text) if options[0] is tuple else float(text)
     except (ValueError, SyntaxError):
         return convert(key, text, kind, where)
-
-
-def difference(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
-    """Returns a line for each field in which two configs differ: name, theirs, ours."""
-    lines = []
-    for name in sorted(ours.keys() | theirs.keys()):
-        a, b = ours.get(name), theirs.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            lines += difference(a, b, f"{prefix}{name}.")
-        elif a != b:
-            lines.append(f"{prefix}{name}: {b!r} there, {a!r} now")
-    return lines
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -1,13 +1,20 @@
-"""Errors that a user can cause. Imports nothing, so every part may import it."""
+"""Errors that end a command with one plain sentence. Imports nothing: every part may import it."""
 
 
 class BadInput(ValueError):
-    """Something a user wrote cannot be used.
+    """Something a user wrote cannot be used: exit code 2.
 
     The message is one plain sentence that says what is wrong, where, and what to do.
-    Commands print it without a traceback and exit with 2.
     """
 
 
+class CannotSave(OSError):
+    """A file could not be written (a full disk, say): exit code 1. Earlier saves are whole."""
+
+
 class Diverged(RuntimeError):
-    """Training reached a non-finite loss or stayed above its first loss; commands exit with 3."""
+    """Training reached a non-finite loss or stayed above its first loss: exit code 3."""
+
+
+class Stopped(RuntimeError):
+    """A signal asked the process to stop, and the state was saved: exit code 75."""

@@ -7,6 +7,7 @@ dimension lives on `data`, an activation's does not.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -53,6 +54,16 @@ class Layout:
     @property
     def data_size(self) -> int:
         return self.mesh.shape["data"]
+
+    def local_rows(self, n_rows: int) -> slice:
+        """Returns which rows of a batch this process holds: the only ones it has to make."""
+        indices = self.batch.addressable_devices_indices_map((n_rows,)).values()
+        bounds = [index[0].indices(n_rows) for index in indices if index]
+        return slice(min(b[0] for b in bounds), max(b[1] for b in bounds))
+
+    def put_batch(self, local: Any) -> Any:
+        """Returns this process's rows of a batch as arrays over the whole mesh."""
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.batch, x), local)
 
 
 def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> Layout:

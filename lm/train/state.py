@@ -13,7 +13,7 @@ from lm.model.spec import ParamSpec, Table
 class TrainState(NamedTuple):
     """float32 master weights and optimizer state. step counts completed optimizer steps."""
 
-    step: jax.Array  # int32
+    step: Any  # int32
     params: Any
     opt: Any
 
@@ -53,9 +53,8 @@ def initial(table: Table, tx: optax.GradientTransformation, layout: Layout, seed
     where = shardings(table, tx, layout)
 
     def place(name: str, row: ParamSpec) -> jax.Array:
-        # A copy of its own: on a CPU the array may alias the host's memory, and it is donated.
         return jax.make_array_from_callback(
-            row.shape, layout.param(name, row), lambda index: row.initial(seed, name, index)
+            row.shape, layout.param(name, row), lambda index: row.initial(seed, name, index or ())
         )
 
     params = _named(table, place)

@@ -25,6 +25,9 @@ Batch = Any  # lm.data Batch: inputs, targets, weights [B, T], segments and posi
 def make_loss_sum(model: Model) -> Callable:
     """Returns f(params, batch, dropout key or None) -> sum of token losses, nats."""
 
+    vocab = model.config.vocab_size
+    assert vocab is not None
+
     def loss_sum(params, batch: Batch, key=None) -> jax.Array:
         hidden = model.hidden(params, batch.inputs, batch.segments, batch.positions, key)
         head = model.head(params).astype(hidden.dtype)
@@ -33,7 +36,7 @@ def make_loss_sum(model: Model) -> Callable:
             head,
             batch.targets.reshape(-1),
             batch.weights.reshape(-1).astype(jnp.float32),
-            model.config.vocab_size,
+            vocab,
         )
 
     return loss_sum

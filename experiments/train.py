@@ -1,0 +1,37 @@
+"""Trains one model and leaves everything about the run in a folder.
+
+    python -m experiments.train --config=experiments/configs/tiny.py --workdir=runs/tiny
+
+The folder gets config.json (complete: --config=runs/tiny/config.json repeats the run),
+metrics.jsonl (a row a logged step), checkpoints/ and result.json. Running the same command again
+goes on from the newest checkpoint; a finished run says so. Change any field on the command line:
+
+    python -m experiments.train --config=experiments/configs/tiny.py --workdir=runs/deeper \\
+        --config.model.n_layers=4 --config.train.n_tokens=1e6
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from experiments import cli, config_source
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
+
+
+def main() -> None:
+    c = config_source.from_flags().config()
+    if not _WORKDIR.value:
+        raise cli.BadInput("no work folder given: add --workdir=runs/NAME")
+    from lm.train.loop import train  # after the config is checked: a mistake is told at once
+
+    print(json.dumps(train(c, Path(_WORKDIR.value))))
+
+
+def run() -> None:
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,35 @@
+"""Evaluation on the whole validation split, every target once."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from lm.data.build import Dataset
+from lm.layout import Layout
+from lm.model.transformer import Model
+from lm.train.step import make_loss_sum
+
+
+class Evaluation(NamedTuple):
+    loss: float  # nats per target
+    bits_per_byte: float | None  # None where the text's bytes are not known
+
+
+class Evaluator:
+    """Evaluates parameters on a data set's validation split; compiles once."""
+
+    def __init__(self, model: Model, dataset: Dataset, layout: Layout, batch_size: int):
+        rows = -(-batch_size // layout.data_size) * layout.data_size
+        self._dataset, self._layout = dataset, layout
+        self._batches = dataset.validation(rows, layout.local_rows(rows))
+        self._loss_sum = jax.jit(make_loss_sum(model), out_shardings=layout.replicated)
+
+    def __call__(self, params) -> Evaluation:
+        # Sums of a batch in float32 on the device, of all batches in float64 here.
+        sums = [self._loss_sum(params, self._layout.put_batch(b)) for b in self._batches]
+        total = math.fsum(float(np.asarray(s)) for s in sums)
+        nats = total / self._dataset.n_validation_tokens
+        n_bytes = self._dataset.validation_bytes
+        return Evaluation(nats, total / math.log(2) / n_bytes if n_bytes else None)

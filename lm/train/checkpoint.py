@@ -1,0 +1,104 @@
+"""Checkpoints through Orbax: the train state, and where the run stood, per committed step."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lm.errors import BadInput, CannotSave
+from lm.progress import say
+from lm.train.state import TrainState
+
+# orbax is imported where it is used: it is slow to import and only runs with a work folder need it.
+
+
+class Checkpoints:
+    """The folder of one run's checkpoints. Only committed steps count."""
+
+    def __init__(self, folder: Path, keep: int):
+        import orbax.checkpoint as ocp
+
+        self._ocp, self.folder = ocp, folder.absolute()
+        try:
+            self._manager = ocp.CheckpointManager(
+                self.folder,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=keep,
+                    cleanup_tmp_directories=True,
+                    # On a CPU an asynchronous save may read buffers that the next step overwrites.
+                    enable_async_checkpointing=False,
+                ),
+            )
+        except (OSError, ValueError) as e:
+            raise BadInput(
+                f"the checkpoint folder {folder} cannot be used ({_first_line(e)}): "
+                "move what is there away or choose another --workdir"
+            ) from e
+
+    def save(self, state: TrainState, progress: dict[str, Any]) -> None:
+        """Writes one step; raises CannotSave, leaving earlier steps as they were."""
+        args, step = self._ocp.args, int(state.step)
+        if step in self._manager.all_steps():
+            return
+        try:
+            saved = self._manager.save(
+                step,
+                args=args.Composite(
+                    state=args.StandardSave(state), progress=args.JsonSave(progress)
+                ),
+                force=True,
+            )
+            assert saved, f"step {step} was not saved"
+        except Exception as e:  # tensorstore raises ValueError for a full disk, the rest OSError
+            for left in self.folder.glob("*orbax-checkpoint-tmp*"):
+                shutil.rmtree(left, ignore_errors=True)
+            good = [s for s in self._manager.all_steps() if s != step]
+            raise CannotSave(
+                f"cannot save step {step} in {self.folder} ({_reason(e)}): make room there and run "
+                f"the same command again, it goes on from step {max(good, default=0)}"
+            ) from e
+
+    def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+        """Returns the newest step that can be read, on `abstract`'s shardings; None if none was
+        ever saved. Says so when it falls back, and raises BadInput when nothing can be read."""
+        args = self._ocp.args
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        reasons = []
+        for step in steps:
+            try:
+                found = self._manager.restore(
+                    step,
+                    args=args.Composite(
+                        state=args.StandardRestore(abstract), progress=args.JsonRestore()
+                    ),
+                )
+            except Exception as e:  # whatever a damaged file makes the reader raise
+                reasons.append(f"step {step}: {_first_line(e)}")
+                say(f"a checkpoint cannot be read and is left out: {reasons[-1]}")
+                continue
+            if reasons:
+                # Later steps will be written again, and may not find the damaged ones in the way.
+                for bad in steps[: len(reasons)]:
+                    self._manager.delete(bad)
+            return found["state"], found["progress"]
+        if reasons:
+            raise BadInput(
+                f"no checkpoint in {self.folder} can be read ({'; '.join(reasons)}): restore the "
+                "folder from a copy, or remove it to start from the beginning"
+            )
+        return None
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def _first_line(e: BaseException) -> str:
+    text = str(e).strip().splitlines()
+    return text[0][:200] if text else type(e).__name__
+
+
+def _reason(e: BaseException) -> str:
+    text = str(e)
+    for known in ("No space left on device", "File too large", "Read-only file system"):
+        if known in text:
+            return known
+    return _first_line(e)

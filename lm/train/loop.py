@@ -1,0 +1,286 @@
+"""The training loop: dispatch a step, read the one before, log, evaluate, save, end.
+
+The host keeps one step ahead of what it reads, so the device never waits for it. Everything that
+has to survive a restart is in the train state or in `Standing`, and both are in the checkpoint.
+"""
+
+import dataclasses
+import math
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lm import budget
+from lm.chips import peak_flops
+from lm.config import Config
+from lm.data.build import Batch
+from lm.errors import CannotSave, Diverged, Stopped
+from lm.evaluate import Evaluator
+from lm.process import peak_memory_bytes
+from lm.progress import Progress, clock, say
+from lm.train import state as train_state
+from lm.train import workdir as files
+from lm.train.checkpoint import Checkpoints
+from lm.train.setup import Run, build, load_data
+from lm.train.step import jit_step
+
+TAIL = 0.05  # train_loss is the mean over this last share of the steps
+STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
+
+
+@dataclasses.dataclass
+class Standing:
+    """What the host carries from step to step."""
+
+    n_tokens: int = 0  # valid target tokens
+    seconds: float = 0.0  # over all restarts
+    first_loss: float = math.nan
+    above_first: int = 0  # steps in a row with a loss above the first
+    tail_sum: float = 0.0  # of the losses of the last steps
+    tail_count: int = 0
+    eval_step: int = 0  # of the newest evaluation
+    eval_loss: float | None = None
+    eval_bits_per_byte: float | None = None
+
+
+def train(c: Config, workdir: Path) -> dict[str, Any]:
+    """Trains to the end of the budget, or goes on where the folder stands; returns result.json.
+
+    Raises BadInput, CannotSave, Diverged or Stopped with a sentence; in each case what is in the
+    folder is whole and running again goes on from it.
+    """
+    c, dataset = load_data(c)
+    run = build(c, dataset)
+    facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
+    files.claim(workdir, c, facts)
+    result_path = workdir / "result.json"
+    if result_path.exists():
+        result = files.read_json(result_path)
+        if result["status"] == "finished":
+            say(f"{workdir} is finished: eval_loss {result['eval_loss']:.4f}; nothing to do")
+            return result
+        if result["status"] == "diverged":
+            raise Diverged(f"{workdir} diverged at step {result['steps']}; change the config")
+    return _Training(run, workdir).result()
+
+
+class _Training:
+    """One process's part of a run. Made once, used once."""
+
+    def __init__(self, run: Run, workdir: Path):
+        self.run, self.c, self.workdir = run, run.config, workdir
+        self.started = self.row_started = time.monotonic()
+        self.row_tokens = 0
+        self.checkpoints = Checkpoints(workdir / "checkpoints", self.c.checkpoint.keep)
+        self.state, self.standing = self._first_or_restored()
+        self.step = int(self.state.step)  # completed and read
+        self.earlier_seconds = self.standing.seconds
+        self.metrics = files.MetricsFile(workdir / "metrics.jsonl", self.step)
+        size = self.c.eval.batch_size or self.c.train.batch_size
+        self.evaluator = Evaluator(run.model, run.dataset, run.layout, size)
+        self.progress = Progress(workdir.name, run.horizon.steps, self.step)
+        self.tail_from = run.horizon.steps - max(1, math.floor(TAIL * run.horizon.steps))
+        self.stop_signal: int | None = None
+        kind, count = jax.devices()[0].device_kind, run.layout.mesh.size
+        peak = peak_flops(kind, self.c.precision.compute)
+        self.peak = peak * count if peak else None
+        self._announce()
+
+    def _first_or_restored(self) -> tuple[train_state.TrainState, Standing]:
+        run = self.run
+        with jax.set_mesh(run.layout.mesh):
+            abstract = train_state.abstract(run.model.table, run.tx, run.layout)
+            found = self.checkpoints.restore(abstract)
+            if found is not None:
+                return found[0], Standing(**found[1])
+            args = (run.model.table, run.tx, run.layout, self.c.seed)
+            return train_state.initial(*args), Standing()
+
+    def _announce(self) -> None:
+        h, m = self.run.horizon, self.c.model
+        epoch = self.run.dataset.n_train_sequences
+        epochs = f", {h.sequences(h.steps) / epoch:.2f} epochs" if epoch else ""
+        resumed = f"; going on from step {self.step}" if self.step else ""
+        say(
+            f"{self.workdir.name}: {budget.n_params(m):,} parameters, {h.n_tokens:,} tokens in "
+            f"{h.steps:,} steps ({h.excess:,} tokens above the budget{epochs}), {h.flops:.3g} FLOPs"
+            f"{resumed}"
+        )
+        if self.peak:
+            say(f"mfu = model FLOPs per second (causal) / {self.peak:.4g} FLOP/s dense peak")
+
+    def result(self) -> dict[str, Any]:
+        """Runs to the end and returns what is in result.json."""
+        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGUSR1)}
+        try:
+            with jax.set_mesh(self.run.layout.mesh):
+                self._steps()
+                return self._write_result("finished")
+        except Diverged:
+            self._write_result("diverged")
+            raise
+        except OSError as e:
+            if isinstance(e, CannotSave):
+                raise
+            raise CannotSave(f"cannot write in {self.workdir}: {e.strerror or e}") from e
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.progress.close()
+            self.metrics.close()
+            self.checkpoints.close()
+
+    def _on_signal(self, number: int, _frame) -> None:
+        self.stop_signal = number
+
+    def _steps(self) -> None:
+        h = self.run.horizon
+        if self.step >= h.steps:
+            return
+        programs = self._compile()
+        pending: dict[str, Any] | None = None
+        with ThreadPoolExecutor(1) as loader:
+            coming = loader.submit(self._batch, self.step + 1)
+            for step in range(self.step + 1, h.steps + 1):
+                batch = coming.result()
+                if step < h.steps:
+                    coming = loader.submit(self._batch, step + 1)
+                program = programs[h.batch_size(step)]
+                self.state, metrics = program(self.state, self.run.layout.put_batch(batch))
+                if pending is not None:
+                    self._read(pending)
+                pending = metrics
+                every = (self.c.eval.every, self.c.checkpoint.every)
+                if self.stop_signal or any(self._due(step, n) for n in every):
+                    self._read(pending)
+                    pending = None
+                    self._at(step)
+
+    def _compile(self) -> dict[int, Any]:
+        """Returns the step compiled for every batch size of the run: nothing compiles later."""
+        run, sizes = self.run, sorted({s.batch_size for s in self.run.horizon.stages})
+        step = jit_step(self.c, run.model, run.tx, run.horizon.steps, run.layout)
+        abstract = train_state.abstract(run.model.table, run.tx, run.layout)
+        started = time.monotonic()
+
+        def compiled(rows: int):
+            shape = (rows, self.c.length)
+            rows_of = lambda dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=run.layout.batch)
+            batch: Any = map(rows_of, ("int32", "int32", "float32"))
+            return step.lower(abstract, Batch(*batch)).compile()
+
+        programs = {rows: compiled(rows) for rows in sizes}
+        say(f"{self.workdir.name}: compiled in {clock(time.monotonic() - started)}")
+        self.row_started = time.monotonic()
+        return programs
+
+    def _batch(self, step: int) -> Batch:
+        rows = self.run.horizon.batch_size(step)
+        first = self.run.horizon.sequences(step - 1)
+        return self.run.dataset.batch(first, rows, self.run.layout.local_rows(rows))
+
+    def _read(self, metrics: dict[str, Any]) -> None:
+        """Takes in the next step's metrics, which waits for that step to be done."""
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.step += 1
+        s, loss = self.standing, values["loss"]
+        s.n_tokens += round(values["n_valid"])
+        self.row_tokens += round(values["n_valid"])
+        s.first_loss = loss if self.step == 1 else s.first_loss
+        if self.step > self.tail_from:
+            s.tail_sum, s.tail_count = s.tail_sum + loss, s.tail_count + 1
+        if self.step % self.c.log.every == 0 or self.step == self.run.horizon.steps:
+            self._log(values)
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss is {loss} at step {self.step}: lower optim.learning_rate")
+        s.above_first = s.above_first + 1 if loss > s.first_loss else 0
+        if s.above_first >= STEPS_ABOVE_FIRST:
+            raise Diverged(
+                f"the loss was above the first step's {s.first_loss:.4f} for {STEPS_ABOVE_FIRST} "
+                f"steps up to step {self.step}: lower optim.learning_rate"
+            )
+
+    def _log(self, values: dict[str, float]) -> None:
+        now = time.monotonic()
+        rate = self.row_tokens / max(now - self.row_started, 1e-9)
+        self.row_started, self.row_tokens = now, 0
+        loss = values["loss"]
+        self.metrics.write(
+            {
+                "step": self.step,
+                "n_tokens": self.standing.n_tokens,
+                "loss": loss if math.isfinite(loss) else None,
+                "lr": values["lr"],
+                "grad_norm": values["grad_norm"],
+                "clip": values["clip"],
+                "tokens_per_second": rate,
+                "mfu": self._mfu(rate),
+                "seconds": self._seconds(),
+            }
+        )
+        self.progress.update(self.step, f"loss {loss:.4f}, {rate:,.0f} tokens/s")
+
+    def _mfu(self, tokens_per_second: float) -> float | None:
+        flops = budget.flops_per_token(self.c.model, self.c.length)
+        return tokens_per_second * flops / self.peak if self.peak else None
+
+    def _seconds(self) -> float:
+        return self.earlier_seconds + time.monotonic() - self.started
+
+    def _due(self, step: int, every: int | None) -> bool:
+        return step == self.run.horizon.steps or (every is not None and step % every == 0)
+
+    def _at(self, step: int) -> None:
+        """What is due after a step that was read: the evaluation, then the save that holds it."""
+        paused = time.monotonic()
+        if self._due(step, self.c.eval.every):
+            self._evaluate(step)
+        if self._due(step, self.c.checkpoint.every) or self.stop_signal:
+            self._save()
+        if self.stop_signal and step < self.run.horizon.steps:
+            self._write_result("stopped")
+            name = signal.Signals(self.stop_signal).name
+            raise Stopped(f"{name}: step {step} is saved in {self.workdir}; run again to go on")
+        self.row_started += time.monotonic() - paused
+
+    def _evaluate(self, step: int) -> None:
+        loss, bits_per_byte = self.evaluator(self.state.params)
+        self.metrics.write({"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte})
+        s = self.standing
+        s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
+
+    def _save(self) -> None:
+        self.metrics.sync()
+        standing = dataclasses.replace(self.standing, seconds=self._seconds())
+        self.checkpoints.save(self.state, dataclasses.asdict(standing))
+
+    def _write_result(self, status: str) -> dict[str, Any]:
+        c, s, m = self.c, self.standing, self.c.model
+        seconds = self._seconds()
+        evaluated = status == "finished"
+        per_token = budget.flops_per_token(m, c.length)
+        rate = s.n_tokens / seconds
+        result = {
+            "run_id": files.run_id(c),
+            "n_params": budget.n_params(m),
+            "n_params_non_embedding": budget.n_params_non_embedding(m),
+            "n_tokens": s.n_tokens,
+            "flops": s.n_tokens * per_token,
+            "flops_full_attention": s.n_tokens * budget.flops_per_token(m, c.length, True),
+            "flops_6nd": 6.0 * budget.n_params(m) * s.n_tokens,
+            "train_loss": s.tail_sum / s.tail_count if s.tail_count else None,
+            "eval_loss": s.eval_loss if evaluated else None,
+            "eval_bits_per_byte": s.eval_bits_per_byte if evaluated else None,
+            "steps": self.step,
+            "seconds": seconds,
+            "tokens_per_second": rate,
+            "mfu": self._mfu(rate),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "status": status,
+        }
+        files.write_json(self.workdir / "result.json", result)
+        return result

@@ -1,0 +1,53 @@
+"""From a config to everything a run is made of: data, layout, model, optimizer, length."""
+
+import dataclasses
+from typing import NamedTuple
+
+import optax
+
+from lm import budget
+from lm.config import Config
+from lm.data.build import Dataset
+from lm.data.build import build as build_data
+from lm.errors import BadInput
+from lm.layout import Layout, make_layout
+from lm.model import transformer
+from lm.optim.build import build as build_optimizer
+
+
+class Run(NamedTuple):
+    config: Config  # complete: the vocabulary size is filled in
+    dataset: Dataset
+    layout: Layout
+    model: transformer.Model
+    tx: optax.GradientTransformation
+    horizon: budget.Horizon
+
+
+def load_data(c: Config) -> tuple[Config, Dataset]:
+    """Returns the config with its vocabulary size, and the data it names."""
+    dataset = build_data(c.data, c.length, c.seed)
+    wanted = c.model.vocab_size
+    if wanted is not None and wanted < dataset.vocab_size:
+        raise BadInput(
+            f"model.vocab_size {wanted} is smaller than the tokenizer's {dataset.vocab_size}: "
+            "leave it none"
+        )
+    model = dataclasses.replace(c.model, vocab_size=wanted or dataset.vocab_size)
+    return dataclasses.replace(c, model=model), dataset
+
+
+def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
+    """Returns the run's parts on this process's devices; checks that batches fit the mesh."""
+    layout = layout or make_layout(c.mesh)
+    t = c.train
+    for rows in (t.batch_size, *(size for _, size in t.batch_growth)):
+        if rows // t.accumulate % layout.data_size:
+            raise BadInput(
+                f"train.batch_size {rows} in {t.accumulate} micro-batches gives "
+                f"{rows // t.accumulate} rows each, which mesh.data {layout.data_size} does not "
+                "divide: change one of them"
+            )
+    model = transformer.build(c.model, c.precision.compute)
+    tx = build_optimizer(c.optim, model.table)
+    return Run(c, dataset, layout, model, tx, budget.horizon(c))

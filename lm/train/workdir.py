@@ -1,0 +1,174 @@
+"""The files of a run: config.json, metrics.jsonl, result.json. Whole or absent, never half."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lm.config import Config, to_dict
+from lm.errors import BadInput, CannotSave
+
+PROVENANCE = "provenance"  # the key of config.json that is not config
+PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def run_id(c: Config) -> str:
+    """Returns 8 hexadecimal digits of the config's digest: the same config, the same id."""
+    text = json.dumps(to_dict(c), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file in one piece: readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w") as f:
+            f.write(json.dumps(value, indent=1) + "\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise CannotSave(f"cannot write {path}: {e.strerror}") from e
+
+
+def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
+    """Makes the folder this config's, or checks that it already is.
+
+    facts go into config.json beside the versions and the git state: the corpus's digest and the
+    tokenizer. Raises BadInput with the differences if the folder belongs to another config.
+    """
+    path = workdir / "config.json"
+    ours = to_dict(c)
+    if path.exists():
+        theirs = read_json(path)
+        saved = theirs.pop(PROVENANCE, {})
+        lines = difference(json.loads(json.dumps(ours)), theirs)
+        if lines:
+            raise BadInput(
+                f"{workdir} holds a run of another config ({'; '.join(lines)}): choose another "
+                "--workdir or the config it was made with"
+            )
+        if saved.get("corpus_sha256") != facts["corpus_sha256"]:
+            raise BadInput(
+                f"the corpus has changed since {workdir} was made (SHA-256 then "
+                f"{str(saved.get('corpus_sha256'))[:12]}, now {facts['corpus_sha256'][:12]}): "
+                "restore the text or start in another --workdir"
+            )
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"cannot make the work folder {workdir}: {e.strerror}") from e
+    write_json(path, ours | {PROVENANCE: facts | provenance()})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns a JSON object; raises BadInput if the file is not one."""
+    try:
+        value = json.loads(path.read_text())
+        assert isinstance(value, dict)
+        return value
+    except (OSError, ValueError, AssertionError) as e:
+        raise BadInput(f"{path} cannot be read as a JSON object ({e}): restore or remove it") from e
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
+    """Returns a line for each field in which two configs differ."""
+    lines = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(name), theirs.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += difference(a, b, f"{prefix}{name}.")
+        elif a != b:
+            lines.append(f"{prefix}{name} is {b!r} there and {a!r} now")
+    return lines
+
+
+def provenance() -> dict[str, Any]:
+    """Returns what else must be the same to repeat a run to the bit: versions, code, processor."""
+    import jax
+
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    devices = jax.devices()
+    return {
+        "versions": versions,
+        "git": git_state(),
+        "devices": {"kind": devices[0].device_kind, "count": len(devices)},
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "machine": platform.machine(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Returns the commit of this code and whether it was changed since; None outside a checkout."""
+
+    def git(*args: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(
+            ["git", *args], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class MetricsFile:
+    """metrics.jsonl, one JSON object a line, in step order. Open it at the restored step."""
+
+    def __init__(self, path: Path, after_step: int):
+        self._path = path
+        self._keep(_rows_until(path, after_step))
+        self._file = open(path, "a")
+
+    def _keep(self, rows: Iterable[str]) -> None:
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            temporary.write_text("".join(rows))
+            os.replace(temporary, self._path)
+        except OSError as e:
+            temporary.unlink(missing_ok=True)
+            raise CannotSave(f"cannot write {self._path}: {e.strerror}") from e
+
+    def write(self, row: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as e:
+            raise CannotSave(f"cannot write {self._path}: {e.strerror}") from e
+
+    def sync(self) -> None:
+        """Returns once every row is on the disk: before a checkpoint that relies on them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as e:
+            raise CannotSave(f"cannot write {self._path}: {e.strerror}") from e
+
+
+def _rows_until(path: Path, step: int) -> list[str]:
+    """Returns the lines up to a step; a last line cut short by a kill is not a row."""
+    if step == 0 or not path.exists():
+        return []
+    rows = []
+    with open(path) as f:
+        for line in f:
+            if not line.endswith("\n"):
+                break
+            if json.loads(line)["step"] <= step:
+                rows.append(line)
+    return rows
