@@ -31,6 +31,7 @@ class ConfigSource:
     path: str
     file: dict[str, Any]
     points: list[dict[str, Any]]  # the file's sweep; empty for a single run
+    held_out: dict[str, Any] | None  # a larger run to predict before it is trained
     overrides: list[tuple[str, list[tuple[str, Any]]]]
 
     def config(self, point: dict[str, Any] | None = None) -> Config:
@@ -47,15 +48,15 @@ def from_flags() -> ConfigSource:
     """Returns the source named by --config and --config.* of this process's command line."""
     if not _CONFIG.value:
         raise BadInput("no config given: add --config=experiments/configs/tiny.py or your own file")
-    file, points = _read(_CONFIG.value)
+    file, points, held_out = _read(_CONFIG.value)
     overrides = [
         (where, [(key, parse(key, text, where)) for key, text in pairs])
         for where, pairs in cli.config_overrides
     ]
-    return ConfigSource(_CONFIG.value, file, points, overrides)
+    return ConfigSource(_CONFIG.value, file, points, held_out, overrides)
 
 
-def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any] | None]:
     if not Path(path).is_file():
         raise BadInput(f"there is no config file {path}: check the name and the folder")
     if path.endswith(".json"):
@@ -66,20 +67,22 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if not isinstance(values, dict):
             raise BadInput(f"{path} holds a {type(values).__name__}: give a saved config.json")
         values.pop(PROVENANCE, None)
-        return values, []
+        return values, [], None
     if not path.endswith(".py"):
         raise BadInput(f"{path} is neither .py nor .json: give a config file of one of these kinds")
     try:
         module = runpy.run_path(path)
         config = module["get_config"]()
         points = module["get_sweep"]() if "get_sweep" in module else []
+        held_out = module["get_held_out"]() if "get_held_out" in module else None
     except KeyError as e:
         if e.args == ("get_config",):
             raise BadInput(f"{path} has no get_config(): add one returning a ConfigDict") from e
         raise BadInput(f"{path}: {e.args[0] if e.args else e}") from e
     except (AttributeError, SyntaxError, TypeError) as e:
         raise BadInput(f"{path} cannot be used: {e}") from e
-    return json.loads(config.to_json()) if hasattr(config, "to_json") else dict(config), points
+    values = json.loads(config.to_json()) if hasattr(config, "to_json") else dict(config)
+    return values, points, held_out
 
 
 def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:

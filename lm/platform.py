@@ -1,9 +1,11 @@
 """What this machine computes with: settled before JAX is imported. Imports nothing heavy."""
 
 import os
+import signal
 from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
 def prepare(compile_cache: bool = True) -> None:

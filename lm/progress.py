@@ -4,10 +4,19 @@ import sys
 import time
 
 SECONDS_BETWEEN_LINES = 10.0
+_quiet = False
+
+
+def be_quiet() -> None:
+    """Silences this process: a worker whose parent speaks for it."""
+    global _quiet
+    _quiet = True
 
 
 def say(text: str) -> None:
     """Prints one line to stderr, clear of any progress bar."""
+    if _quiet:
+        return
     if "tqdm" in sys.modules:
         sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
     else:
@@ -21,7 +30,7 @@ class Progress:
         self._what, self._total, self._first, self._unit = what, total, done, unit
         self._started = self._last_line = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _quiet:
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, initial=done, desc=what, unit=unit, dynamic_ncols=True)

@@ -19,14 +19,16 @@ PERCENTILES = (2.5, 10.0, 50.0, 90.0, 97.5)
 
 @dataclass(frozen=True)
 class Samples:
-    """Parameters of every refit that reached a minimum, name -> (samples,), natural units.
+    """Parameters of the refits, name -> (samples,), natural units.
 
-    failed counts refits that did not; theta (samples, P) are the same in fitting coordinates.
+    theta (samples, P) are the same in fitting coordinates; failed counts refits without a minimum,
+    which are left out unless asked for; reached (refits,) says which ones had one.
     """
 
     params: dict[str, Array]
     theta: Array
     failed: int
+    reached: Array
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -77,13 +79,13 @@ def bootstrap(
     return refit(fit, weights)
 
 
-def refit(fit: Fit, weights: Array) -> Samples:
+def refit(fit: Fit, weights: Array, drop_failed: bool = True) -> Samples:
     """Minima of the fit's problem under each row of weights (S, n)."""
     problem = fit.problem.reweighted(weights)
     start = np.repeat(fit.theta, len(weights), axis=0)
     found = minimise(problem, start, problem.lower, problem.upper)
     lost = np.flatnonzero(~found.converged)
-    if lost.size:
+    if lost.size and np.isfinite(problem.objective.delta):
         # Once more by way of the wider objectives.
         theta = start[lost]
         for stage in stages(problem.objective):
@@ -93,8 +95,9 @@ def refit(fit: Fit, weights: Array) -> Samples:
             theta = again.theta
         found.theta[lost] = again.theta
         found.converged[lost] = again.converged
-    kept = found.theta[found.converged]
-    return Samples(problem.coordinates.natural(kept), kept, int(np.sum(~found.converged)))
+    reached = found.converged
+    kept = found.theta[reached] if drop_failed else found.theta
+    return Samples(problem.coordinates.natural(kept), kept, int(np.sum(~reached)), reached)
 
 
 def _codes(labels: Array, rows: int, what: str) -> Array:

@@ -1,7 +1,7 @@
 """Delta method: standard errors from the curvature of the fit. Imports NumPy only.
 
-For an objective sum of rho(r) with independent errors of one size, the covariance of the fitting
-coordinates is E[rho'^2] / E[rho'']^2 times the inverse of J^T J, J the slopes of the residuals.
+For an objective sum of rho(r) with independent errors, the covariance of the fitting coordinates is
+B^-1 V B^-1 with B = sum of rho'' J J^T, V = sum of rho'^2 J J^T, J the slopes of the residuals.
 """
 
 from collections.abc import Mapping
@@ -21,56 +21,64 @@ INSIDE = 0.35  # share of residuals from which the density at zero is estimated,
 
 @dataclass(frozen=True)
 class Noise:
-    """E[rho'^2] n / (n - P), E[rho''], degrees of freedom, and J^T J in fitting coordinates.
+    """How the fit's errors spread: covariance of the fitting coordinates and B^-1, both (P, P).
 
-    unit is twice the rise of the objective that a parameter one standard error away costs.
+    The size of the errors may differ from row to row. unit is twice the rise of the objective that
+    one standard error costs, averaged over the coordinates.
     """
 
-    square: float
-    curvature: float
+    covariance: Array
+    bread: Array
+    unit: float
     freedom: int
-    JTJ: Array
 
-    @property
-    def unit(self) -> float:
-        return self.square / self.curvature
-
-    @property
-    def covariance(self) -> Array:
-        """Covariance of the fitting coordinates (P, P)."""
-        scale = np.sqrt(np.maximum(np.diag(self.JTJ), 1e-300))
-        inverse = np.linalg.pinv(self.JTJ / np.outer(scale, scale), rcond=1e-12)
-        return self.square / self.curvature**2 * inverse / np.outer(scale, scale)
+    def unit_along(self, slope: Array) -> float:
+        """The unit for a quantity of this slope (P,)."""
+        ratio = slope @ self.covariance @ slope / max(float(slope @ self.bread @ slope), 1e-300)
+        return float(ratio) if np.isfinite(ratio) and ratio > 0 else self.unit
 
 
 def noise_of(fit: Fit) -> Noise:
-    """The size of the errors, from the fit's own residuals.
+    """The spread of the errors, from the fit's own residuals.
 
-    rho'' of an absolute value is all at zero, so that E[rho''] is a density: it is taken over the
+    rho'' of an absolute value is all at zero, so that its mean is a density: it is taken over the
     central third of the residuals, or over the quadratic part where that holds more.
     """
     problem, goal = fit.problem, fit.problem.objective
-    residuals = problem.residuals(fit.theta)[0]
-    weights = problem.weights
+    residuals, J = problem.slopes(fit.theta[0])
+    w = problem.weights
     first, second, _ = goal.slopes(residuals)
     n, P = residuals.size, fit.theta.shape[1]
     if n <= P:
         raise BadInput(f"{n} rows and {P} free parameters leave nothing to judge the errors by")
-    square = float(np.average(first**2, weights=weights)) * n / (n - P)
-    curvature = float(np.average(second, weights=weights))
     if np.isfinite(goal.delta):
         reach = float(np.quantile(np.abs(residuals), INSIDE))
         if reach > goal.delta:
-            side = 0.5 * goal.scale * (goal.over + goal.under)
-            curvature = side * INSIDE * goal.delta / reach
-    return Noise(square, max(curvature, 1e-300), n - P, _slopes_squared(fit))
+            side = goal.over if goal.over == goal.under else 0.5 * (goal.over + goal.under)
+            second = side * goal.scale * goal.delta / reach * (np.abs(residuals) <= reach)
+    correction = n / (n - P)
+    bread = _inverse((J * (w * second)) @ J.T)
+    meat = (J * (w * first) ** 2) @ J.T * correction
+    return Noise(bread @ meat @ bread, bread, float(np.trace(bread @ meat)) / P, n - P)
+
+
+def _inverse(A: Array) -> Array:
+    """Inverse of a positive matrix of any units; directions without curvature are left out."""
+    scale = np.sqrt(np.maximum(np.diag(A), 1e-300))
+    return np.linalg.pinv(A / np.outer(scale, scale), rcond=1e-12) / np.outer(scale, scale)
+
+
+def slope_of(q: Jet, size: int) -> Array:
+    """The derivatives of a quantity at one point by all coordinates (size,)."""
+    slope = np.zeros(size)
+    for k, d in q.g.items():
+        slope[k] = np.ravel(d)[0]
+    return slope
 
 
 def standard_error(fit: Fit, q: Jet, noise: Noise) -> float:
     """Standard error of a quantity given as a jet at the fit."""
-    slope = np.zeros(fit.theta.shape[1])
-    for k, d in q.g.items():
-        slope[k] = np.ravel(d)[0]
+    slope = slope_of(q, fit.theta.shape[1])
     return float(np.sqrt(max(slope @ noise.covariance @ slope, 0.0)))
 
 
@@ -139,9 +147,3 @@ def published_test(fit: Fit, constants: Mapping[str, float], noise: Noise | None
         "dimensions": dimensions,
         "p_value": float(fdtrc(dimensions, noise.freedom, statistic / dimensions)),
     }
-
-
-def _slopes_squared(fit: Fit) -> Array:
-    """J^T W J, J the slopes of the residuals in fitting coordinates."""
-    _, slopes = fit.problem.slopes(fit.theta[0])
-    return (slopes * fit.problem.weights) @ slopes.T

@@ -30,6 +30,18 @@ def fit_text(content: Mapping[str, Any]) -> str:
             f"objective {goal['name']}: sum {goal['sum']:.10g}, relative gradient "
             f"{goal['gradient']:.1e}; {starts['agreeing']} of {starts['tried']} starts agree"
         )
+    if "validation" in content:
+        held = content["validation"]
+        lines.append(
+            f"fitted to {held['n_fitted']} runs below {held['threshold']:.4g} FLOPs, the other "
+            f"{held['n_predicted']} are predicted with a mean relative error of "
+            f"{held['mean_relative_error']:.3%}"
+        )
+    if "published_test" in content:
+        test = content["published_test"]
+        lines.append(
+            f"test of {test['name']}: objective {test['objective']:.6g}, p = {test['p_value']:.3g}"
+        )
     lines.append(f"status: {content['status']}; {len(content['excluded'])} rows excluded")
     lines += [f"warning: {w}" for w in content["warnings"]]
     return "\n".join(lines)

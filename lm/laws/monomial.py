@@ -56,18 +56,19 @@ class MonomialSum:
 
         params (S, Q) hold logarithms of positive parameters. Units are (S, n) or (S, 1).
         """
-        units, total = [], 0.0
+        units: list[Array] = []
+        total: Array = np.zeros((len(params), 1))
         for c, is_log, e, log_x in self.terms:
-            coefficient = params[:, c : c + 1]
-            if log_x is None:
+            coefficient = params[:, [c]]
+            if e is None or log_x is None:
                 unit = np.exp(coefficient) if is_log else np.ones_like(coefficient)
             elif is_log:
-                unit = np.exp(coefficient + params[:, e : e + 1] * log_x)
+                unit = np.exp(coefficient + params[:, [e]] * log_x)
             else:
-                unit = np.exp(params[:, e : e + 1] * log_x)
+                unit = np.exp(params[:, [e]] * log_x)
             units.append(unit)
             total = total + (unit if is_log else coefficient * unit)
-        return units, np.asarray(total)
+        return units, total
 
     def sums(self, params: Array, y: Array, w: Array, goal: Objective) -> Sums:
         """Objective and derivatives for every row of params (S, Q), weights w (n,) or (S, n)."""

@@ -110,9 +110,9 @@ def minimise(
     """Minimise every problem from its start.
 
     evaluate(theta (s, P), rows (s,)) gives the point of problems `rows`; `lower` and `upper`, (P,)
-    or (S, P), are closed bounds. A start is never returned unmoved as converged: convergence is judged by the
-    gradient alone. `retract` may move a trial point anywhere lower, to solve for some components
-    exactly.
+    or (S, P), are closed bounds. `retract` may move a trial point anywhere lower, to solve for some
+    components exactly. Convergence is judged by the gradient alone, so that a start which could not
+    move is not taken for a minimum.
     """
     theta = np.clip(np.array(theta, dtype=np.float64), lower, upper)
     S, P = theta.shape
@@ -155,7 +155,7 @@ def minimise(
         lam_now = np.where(good, lam_now * 0.1, lam_now)
         lam_now = np.where(lam_now < 1e-7, 0.0, lam_now)
         poor = ~accept | (~tiny & (ratio < 0.2))
-        lam[active] = np.where(poor, np.maximum(lam_now * 6.0, 1e-4), lam_now)
+        lam[active] = np.where(poor, np.clip(lam_now * 6.0, 1e-4, 1e30), lam_now)
         fails[active] = np.where(accept, 0, fails[active] + 1)
         won = np.flatnonzero(accept)
         theta[active[won]] = trial[won]
@@ -196,19 +196,21 @@ def _step(point: Point, free: Array, lam: Array) -> tuple[Array, Array]:
     M = np.where(both, point.M, identity * ~free[:, :, None])
     g = np.where(free, point.g, 0.0)
     diagonal = np.einsum("spp->sp", M)
-    M = M + identity * (1e-13 * diagonal + 1e-300)[:, :, None]
-    floor = 1e-12 * diagonal + 1e-300
+    # A coordinate without any effect gets a curvature of its own, so that it stays where it is.
+    M = M + identity * np.where(diagonal > 0, 1e-13 * diagonal, 1.0)[:, :, None]
+    floor = 1e-12 * diagonal
     lam = lam.copy()
     step = np.zeros((S, P))
     todo = np.arange(S)
     for attempt in range(40):
-        A = H[todo] + lam[todo, None, None] * M[todo]
-        s, positive = solve(A, -g[todo], floor[todo])
+        with np.errstate(all="ignore"):  # a matrix that is not positive may overflow
+            A = H[todo] + lam[todo, None, None] * M[todo]
+            s, positive = solve(A, -g[todo], floor[todo])
         step[todo[positive]] = s[positive]
         todo = todo[~positive]
         if not todo.size:
             break
-        lam[todo] = np.maximum(10.0 * lam[todo], 1e-3)
+        lam[todo] = np.clip(10.0 * lam[todo], 1e-3, 1e30)
         if attempt == 30:  # M itself is singular here: make it diagonal
             M[todo] = (
                 identity * (diagonal[todo] + 1e-12 * diagonal[todo].max(1)[:, None])[:, :, None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.laws.delta import Noise, noise_of, standard_error, student
+from lm.laws.delta import Noise, noise_of, slope_of, standard_error, student
 from lm.laws.fit import SAME, Fit
 from lm.laws.jet import Jet
 from lm.laws.newton import Point, minimise
@@ -48,12 +48,12 @@ class _Pulled:
     def value(self, theta: Array) -> Jet:
         """The quantity on its natural scale as a jet (S, 1)."""
         coordinates = self.problem.coordinates
-        leaves = coordinates.leaves(theta)
-        natural = coordinates.law.rescale(leaves, coordinates.factors)
-        q = self.wanted.value(natural)
-        if not isinstance(q, Jet):
-            q = Jet(np.broadcast_to(np.asarray(q, dtype=np.float64), (len(theta), 1)), {}, {})
-        return np.log(q) if self.wanted.log else q
+        with np.errstate(all="ignore"):
+            natural = coordinates.law.rescale(coordinates.leaves(theta), coordinates.factors)
+            q = self.wanted.value(natural)
+            if not isinstance(q, Jet):
+                q = Jet(np.broadcast_to(np.asarray(q, dtype=np.float64), (len(theta), 1)), {}, {})
+            return np.log(q) if self.wanted.log else q
 
     def __call__(self, theta: Array, rows: Array) -> Point:
         point = self.problem(theta, rows)
@@ -87,7 +87,9 @@ def profile(
     noise = noise_of(fit) if noise is None else noise
     pulled = _Pulled(problem, wanted, np.zeros(1), 0.0)
     center = float(np.ravel(pulled.value(fit.theta).v)[0])
-    unit = standard_error(fit, pulled.value(fit.theta), noise)
+    here = pulled.value(fit.theta)
+    unit = standard_error(fit, here, noise)
+    rise_unit = noise.unit_along(slope_of(here, fit.theta.shape[1]))
     if not (np.isfinite(unit) and unit > 0):
         unit = 1.0
     steps = np.array([-s for s in reversed(STEPS)] + list(STEPS)) * unit
@@ -97,7 +99,7 @@ def profile(
         steps = np.unique(np.concatenate([steps[np.abs(steps) < FAR], far, -far]))
     # Wherever the spring settles is a point of the profile; it only has to be stiff enough.
     pulled.targets = center + steps
-    pulled.stiffness = 100.0 * noise.unit / unit**2
+    pulled.stiffness = 100.0 * rise_unit / unit**2
     start = _along(fit, pulled, steps)
     found = minimise(pulled, start, problem.lower, problem.upper, 100, 1e-8)
     q = np.broadcast_to(pulled.value(found.theta).v, (len(steps), 1))[:, 0]
@@ -108,7 +110,7 @@ def profile(
     q, rise = q[order], rise[order]
     intervals = {}
     for level in levels:
-        wall = 0.5 * noise.unit * student(level, noise.freedom) ** 2
+        wall = 0.5 * rise_unit * student(level, noise.freedom) ** 2
         low = _crossing(-q[q <= center][::-1], rise[q <= center][::-1], wall)
         high = _crossing(q[q >= center], rise[q >= center], wall)
         ends = (None if low is None else -low, high)
@@ -124,7 +126,7 @@ def profile(
     return Profile(wanted, values, rise, intervals)  # type: ignore[arg-type]
 
 
-def flat_names(fit: Fit, profiles: dict[str, Profile]) -> list[str]:
+def flat_names(profiles: dict[str, Profile]) -> list[str]:
     """Positive parameters whose profile the table leaves open."""
     return [n for n, p in profiles.items() if p.quantity.log and p.open]
 
@@ -135,10 +137,7 @@ def _value(fit: Fit) -> float:
 
 def _along(fit: Fit, pulled: _Pulled, steps: Array) -> Array:
     """Starts: the fit moved so that the quantity moves by `steps` to first order, least rise."""
-    q = pulled.value(fit.theta)
-    slope = np.zeros(fit.theta.shape[1])
-    for k, d in q.g.items():
-        slope[k] = np.ravel(d)[0]
+    slope = slope_of(pulled.value(fit.theta), fit.theta.shape[1])
     M = fit.problem(fit.theta, np.zeros(1, dtype=int)).M[0]
     M = M + 1e-9 * np.diag(np.diag(M)) + 1e-300 * np.eye(len(slope))
     direction = np.linalg.solve(M, slope)
@@ -165,7 +164,7 @@ def _crossing(q: Array, rise: Array, wall: float) -> float | None:
 
 
 def _limit(fit: Fit, wanted: Quantity, side: int) -> float | None:
-    """The end of a bounded parameter's range: its interval ends there where the table has no say."""
+    """The end of a bounded parameter's range, for intervals that the table leaves open."""
     limits = fit.law.bounds.get(wanted.name)
     if wanted.name in ("a", "b") and wanted.name not in fit.law.names:
         limits = (0.0, 1.0)

@@ -97,7 +97,8 @@ def frontier_samples(found: Frontier) -> Samples | None:
     """The resampled frontiers as samples for bootstrap.csv."""
     if not found.samples:
         return None
-    return Samples(found.samples, np.stack(list(found.samples.values()), axis=1), 0)
+    theta = np.stack(list(found.samples.values()), axis=1)
+    return Samples(found.samples, theta, 0, np.ones(len(theta), dtype=bool))
 
 
 def table_facts(runs: Runs) -> dict[str, Any]:
@@ -139,7 +140,8 @@ def spread(fit: Fit, samples: Samples) -> tuple[dict[str, float], dict[str, dict
 def _spread(values: Array) -> tuple[float, dict[str, float]]:
     levels = np.percentile(values, PERCENTILES)
     percentiles = {f"{p:g}": float(v) for p, v in zip(PERCENTILES, levels, strict=True)}
-    return float(np.std(values, ddof=1)), percentiles
+    constant = bool(np.all(values == values[0]))  # fixed by the user
+    return 0.0 if constant else float(np.std(values, ddof=1)), percentiles
 
 
 def versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where a fit begins: the law's starts with their linear parameters solved for. Imports NumPy only."""
+"""Where a fit begins: the law's starts with their linear parameters solved for. Imports NumPy."""
 
 from collections.abc import Callable, Mapping
 

@@ -34,7 +34,7 @@ def rope_frequencies(m: ModelConfig) -> tuple[np.ndarray, float]:
         def pair(n_turns: float) -> float:  # index of the pair that makes so many turns
             return h * math.log(original / (n_turns * 2 * math.pi)) / (2 * math.log(base))
 
-        low, high = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), h // 2 - 1)
+        low, high = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), h - 1)
         ramp = np.clip((np.arange(h // 2) - low) / max(high - low, 1e-3), 0, 1)
         return freq * (1 - ramp) + freq / factor * ramp, 0.1 * math.log(factor) + 1.0
     return freq, 1.0

@@ -20,6 +20,7 @@ from lm.config import Config
 from lm.data.build import Batch
 from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
+from lm.platform import STOP_SIGNALS
 from lm.process import peak_memory_bytes
 from lm.progress import Progress, clock, say
 from lm.train import state as train_state
@@ -115,7 +116,7 @@ class _Training:
 
     def result(self) -> dict[str, Any]:
         """Runs to the end and returns what is in result.json."""
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGUSR1)}
+        before = {s: signal.signal(s, self._on_signal) for s in STOP_SIGNALS}
         try:
             with jax.set_mesh(self.run.layout.mesh):
                 self._steps()

@@ -27,14 +27,20 @@ class Run(NamedTuple):
 def load_data(c: Config) -> tuple[Config, Dataset]:
     """Returns the config with its vocabulary size, and the data it names."""
     dataset = build_data(c.data, c.length, c.seed)
+    return with_vocabulary(c, dataset.vocab_size), dataset
+
+
+def with_vocabulary(c: Config, tokenizer_size: int) -> Config:
+    """Returns the config with model.vocab_size filled in; raises BadInput if it is too small."""
     wanted = c.model.vocab_size
-    if wanted is not None and wanted < dataset.vocab_size:
+    if wanted is not None and wanted < tokenizer_size:
         raise BadInput(
-            f"model.vocab_size {wanted} is smaller than the tokenizer's {dataset.vocab_size}: "
+            f"model.vocab_size {wanted} is smaller than the tokenizer's {tokenizer_size}: "
             "leave it none"
         )
-    model = dataclasses.replace(c.model, vocab_size=wanted or dataset.vocab_size)
-    return dataclasses.replace(c, model=model), dataset
+    return dataclasses.replace(
+        c, model=dataclasses.replace(c.model, vocab_size=wanted or tokenizer_size)
+    )
 
 
 def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:

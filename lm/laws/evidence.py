@@ -1,0 +1,154 @@
+"""What a law.json stands on, gathered again for figures and the report: its rows, law and samples.
+
+Takes tables and dicts, returns plain values; imports pandas only through lm/laws/runs.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.forms import LAWS
+from lm.laws.forms.bnsl import bnsl, n_breaks
+from lm.laws.isoflop import Frontier, isoflop
+from lm.laws.law import Law
+from lm.laws.runs import Runs, load, read_runs
+from lm.laws.surface import Surface, surface
+
+Array = np.ndarray
+
+
+class TableLedger:
+    """What a model of N parameters costs by the table itself: log(flops / D) a line in log N.
+
+    The convention of lm/laws/allocate.py for a reader who has runs and no shapes; where the table
+    counts 6 N D it is exactly that. `log_size` is log N.
+    """
+
+    convention = "table"
+
+    def __init__(self, runs: Runs):
+        log_n = np.log(runs.x["n"])
+        flops = runs.x.get("flops", 6 * runs.x["n"] * runs.x["d"])
+        usable = np.isfinite(flops) & (flops > 0)
+        ratio = np.log(
+            flops / (6 * runs.x["n"] * runs.x["d"]), where=usable, out=np.zeros_like(flops)
+        )
+        degree = 1 if np.unique(np.round(log_n[usable], 6)).size > 2 else 0
+        self._line = np.polyfit(log_n[usable], ratio[usable], degree)
+        if np.abs(ratio[usable]).max() < 1e-6:
+            self._line = np.zeros(1)
+        self.bounds = (float(log_n.min()) - 5.0, float(log_n.max()) + 35.0)
+
+    def counts(self, log_size: Any) -> tuple[Any, Any, Any]:
+        """Returns (N, training FLOPs per token, forward FLOPs per token)."""
+        n = np.exp(log_size)
+        train = 6 * n * np.exp(np.polyval(self._line, log_size))
+        return n, train, train / 3
+
+    def log_size(self, n: Any) -> Any:
+        """Returns log N."""
+        return np.log(n)
+
+    def tokens(self, n: Any, flops: Any) -> Any:
+        """Returns the D that `flops` buys a model of n parameters."""
+        return flops / self.counts(np.log(n))[1]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A fitted law with the runs it was fitted to.
+
+    params are the law's, empty where the fit is a frontier without a surface beside it; samples are
+    the bootstrap's of the same parameters, or None. `frontier` holds the IsoFLOP minima of the same
+    rows, None where `no_frontier` says why. frame is the whole table, `used` the numbers of the
+    fitted rows, counted from 1.
+    """
+
+    frame: Any
+    runs: Runs
+    used: Array
+    law: Law
+    params: dict[str, float]
+    samples: dict[str, Array] | None
+    content: Mapping[str, Any]
+    frontier: Frontier | None = None
+    no_frontier: str = ""
+
+    @property
+    def predicted(self) -> Array:
+        """The law at every fitted row, (n,)."""
+        return self.law.predict(self.params, self.runs.x)
+
+    @property
+    def surface(self) -> Surface | None:
+        """L(N, D) of the law, None where it has none."""
+        return self._surface(self.params)
+
+    @property
+    def surfaces(self) -> Surface | None:
+        """L(N, D) of every bootstrap sample, None without samples."""
+        return None if self.samples is None else self._surface(self.samples)
+
+    def _surface(self, params: Mapping[str, Any]) -> Surface | None:
+        if not params or self.law.name not in LAWS or not {"n", "d"} <= set(self.law.inputs):
+            return None
+        return surface(self.law.name, params)
+
+
+def gather(content: Mapping[str, Any], table: Any, samples: Any = None) -> Evidence:
+    """The evidence of a law.json's content, its table of runs and its bootstrap.csv.
+
+    table and samples are paths or DataFrames. Raises BadInput where they do not belong together.
+    """
+    frame = load(table)
+    law = law_of(content)
+    gone = {int(item["row"]) for item in content.get("excluded") or []}
+    numbers = np.array([i for i in range(1, len(frame) + 1) if i not in gone], dtype=int)
+    if not numbers.size or len(frame) < max(gone, default=0):
+        raise BadInput(
+            f"the table of {len(frame)} rows is not the one that the law was fitted to: "
+            "give the --runs of the fit"
+        )
+    kept = frame.iloc[numbers - 1].reset_index(drop=True)
+    given = content.get("columns") or {}
+    columns = {r: c for r, c in given.items() if c in kept.columns}
+    runs = read_runs(kept, law, columns, extra=("unique",))
+    used = numbers[runs.rows - 1]
+    params = _params(content, law)
+    drawn = None
+    if samples is not None and params:
+        drawn = {str(c): v.to_numpy(np.float64) for c, v in load(samples).items()}
+        drawn = drawn if set(law.names) <= set(drawn) and len(next(iter(drawn.values()))) else None
+    frontier, reason = minima(runs)
+    return Evidence(frame, runs, used, law, params, drawn, content, frontier, reason)
+
+
+def law_of(content: Mapping[str, Any]) -> Law:
+    """The law that a law.json names; BadInput for one that this version does not know."""
+    name = content.get("law")
+    if name == "bnsl":
+        return bnsl(n_breaks(content["params"]))
+    if name not in LAWS:
+        raise BadInput(f"law.json holds the law {name!r}, which is not one of {', '.join(LAWS)}")
+    return LAWS[str(name)]
+
+
+def minima(runs: Runs) -> tuple[Frontier | None, str]:
+    """The IsoFLOP frontier of the runs, or None and the reason."""
+    if not {"n", "d"} <= runs.x.keys():
+        return None, "the law has no N and D"
+    try:
+        return isoflop(runs), ""
+    except BadInput as e:
+        return None, str(e)
+
+
+def _params(content: Mapping[str, Any], law: Law) -> dict[str, float]:
+    """The surface's own parameters: a frontier's law.json has them beside."""
+    for source in (content.get("params"), (content.get("parametric") or {}).get("params")):
+        if source and set(law.names) <= set(source):
+            return {name: float(source[name]) for name in law.names}
+    return {}

@@ -1,0 +1,146 @@
+"""The fitted surface L over FLOPs and N with the frontier N*(C) and its band."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lm.laws.allocate import frontier as best_path
+from lm.laws.evidence import TableLedger
+from lm.laws.figures.style import (
+    BLUE,
+    INK,
+    LABELS,
+    ORANGE,
+    RED,
+    count,
+    figure,
+    log_axis,
+    plain,
+    power,
+    styled,
+)  # fmt: skip
+from lm.laws.isoflop import Frontier, budgets
+from lm.laws.runs import Runs
+from lm.laws.surface import Surface
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEVEL = (0.1, 0.9)  # the 80 % band
+
+
+@styled
+def surface_frontier(
+    runs: Runs,
+    law: Surface,
+    samples: Surface | None = None,
+    minima: Frontier | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> "Figure":
+    """Loss contours over FLOPs and N, the runs, the IsoFLOP minima and N*(C) with its 80 % band.
+
+    FLOPs per token are those of the table (TableLedger). With a plan, the view reaches its budget
+    and shows its N* with the 80 % interval.
+    """
+    drawn, axes = figure(size=(5.6, 4.3))
+    ledger, cost = TableLedger(runs), budgets(runs)
+    planned = _planned(plan)
+    low, high = cost.min() / 1.4, max(cost.max(), planned[0] if planned else 0) * 1.4
+    line = np.geomspace(low, high, 60)
+    best = best_path(law, line, ledger).n[:, 0]
+    bottom = min(runs.x["n"].min(), np.nanmin(best)) / 1.5
+    top = max(runs.x["n"].max(), np.nanmax(best)) * 1.5
+    c, n = np.meshgrid(np.geomspace(low, high, 120), np.geomspace(bottom, top, 120))
+    loss = law.loss(n, ledger.tokens(n, c))
+    # Levels between the floor and the worst run; the corners beyond say nothing about runs.
+    worst, floor = float(runs.y.max()), float(np.nanmin(loss))
+    levels = contour_levels(floor, worst)
+    contours = axes.contour(c, n, loss, levels=levels, cmap="viridis_r", linewidths=1)
+    log_axis(axes, "x", power, 6)
+    log_axis(axes, "y", count)
+    axes.clabel(contours, fmt=plain, fontsize=7, inline_spacing=2)
+    if samples is not None:
+        paths = best_path(samples, line, ledger).n
+        band = np.nanquantile(paths, LEVEL, axis=1)
+        axes.fill_between(line, band[0], band[1], color=RED, alpha=0.16, lw=0, label="80 % band")
+    axes.plot(line, best, color=RED, lw=2, label="N*(C) of the law")
+    axes.plot(cost, runs.x["n"], "o", color=INK, ms=2.6, mew=0, alpha=0.7, label="runs")
+    if minima is not None:
+        shown = [g for g in minima.groups if g.skipped is None]
+        axes.plot(
+            [g.flops for g in shown], [g.n for g in shown], "D", color=ORANGE, mec=INK, mew=0.7,
+            ms=5.5, label="IsoFLOP minima",
+        )  # fmt: skip
+    if planned:
+        flops, value, interval = planned
+        error = None if interval is None else [[value - interval[0]], [interval[1] - value]]
+        axes.errorbar(
+            [flops], [value], yerr=yerror_shape(error), fmt="*", color=BLUE, mec=INK, mew=0.6,
+            ms=12, capsize=3, label="plan (80 %)",
+        )  # fmt: skip
+    axes.set(xlim=(low, high), ylim=(bottom, top), xlabel=LABELS["flops"], ylabel=LABELS["n"])
+    log_axis(axes, "x", power, 6)
+    log_axis(axes, "y", count)
+    axes.grid(False)
+    axes.legend(loc="upper left", fontsize=7.5)
+    axes.set_title("Fitted loss (contours, nats per token) and frontier")
+    return drawn
+
+
+def yerror_shape(error: list[list[float]] | None) -> np.ndarray | None:
+    """Error bars as (2, 1), never negative: a value may lie outside its own percentiles."""
+    return None if error is None else np.maximum(np.array(error), 0.0)
+
+
+def contour_levels(floor: float, worst: float) -> np.ndarray:
+    """About ten round levels from just above the floor to the worst run, finer near the floor."""
+    span = max(worst - floor, 1e-9)
+    wanted = floor + span * np.geomspace(0.01, 1.0, 10)
+    digits = max(2, int(np.ceil(-np.log10(span * 0.02))))
+    return np.unique(np.round(wanted, digits))
+
+
+def _planned(plan: Mapping[str, Any] | None) -> tuple[float, float, list[float] | None] | None:
+    if not plan or not plan.get("flops") or plan["n"]["value"] is None:
+        return None
+    return plan["flops"]["value"], plan["n"]["value"], plan["n"]["interval_80"]
+
+
+@styled
+def frontier_bands(
+    runs: Runs, law: Surface, samples: Surface | None = None, plan: Mapping[str, Any] | None = None
+) -> "Figure":
+    """N*(C), D*(C) and L*(C) with their 80 % bands; beyond the largest run the line is dotted."""
+    drawn, axes = figure(1, 3, (9.6, 3.3))
+    ledger, cost = TableLedger(runs), budgets(runs)
+    planned = _planned(plan)
+    largest = float(cost.max())
+    high = max(largest, planned[0] if planned else 0) * 1.4
+    line = np.unique(np.append(np.geomspace(cost.min() / 1.4, high, 80), largest))
+    path = best_path(law, line, ledger)
+    paths = None if samples is None else best_path(samples, line, ledger)
+    inside = line <= largest
+    for ax, key, label in zip(axes[0], ("n", "d", "loss"), ("N*", "D*", "L*"), strict=True):
+        value = getattr(path, key)[:, 0]
+        if paths is not None:
+            band = np.nanquantile(getattr(paths, key), LEVEL, axis=1)
+            ax.fill_between(line, band[0], band[1], color=RED, alpha=0.16, lw=0, label="80 % band")
+        ax.plot(line[inside], value[inside], color=RED, label=f"{label} of the law")
+        beyond = line >= largest
+        if beyond.sum() > 1:
+            ax.plot(line[beyond], value[beyond], ":", color=RED, label="beyond the runs")
+        if planned and plan and plan[key]["value"] is not None:
+            interval = plan[key]["interval_80"]
+            v = plan[key]["value"]
+            error = None if interval is None else [[v - interval[0]], [interval[1] - v]]
+            ax.errorbar(
+                [planned[0]], [v], yerr=yerror_shape(error), fmt="*", color=BLUE, mec=INK, mew=0.6,
+                ms=11, capsize=3, label="plan (80 %)",
+            )  # fmt: skip
+        ax.set(xlabel=LABELS["flops"], ylabel=LABELS[key])
+        log_axis(ax, "x", power, 4)
+        log_axis(ax, "y", plain if key == "loss" else count, 6)
+    axes[0][0].legend(loc="upper left", fontsize=7.5)
+    drawn.suptitle("The best size, tokens and loss of a budget", x=0.01, ha="left", weight="bold")
+    return drawn

@@ -1,0 +1,75 @@
+"""From the table of runs to the answer: law, prediction of a run not yet trained, plan."""
+
+from pathlib import Path
+from typing import Any
+
+from lm.budget import n_params
+from lm.laws.law_file import KnownLaw, read_law
+from lm.laws.plan import Question, make_plan
+from lm.laws.request import Request, fit_table
+from lm.laws.result import write_law
+from lm.laws.shape import Family
+from lm.sweep.points import Point
+from lm.sweep.table import result_of
+
+TIMES_LARGEST = 10  # the plan's budget, in units of the largest group's
+
+
+def fit(workdir: Path) -> KnownLaw:
+    """Fits runs.csv and writes law.json, and the parabolas' answer beside it in isoflop/."""
+    table = str(workdir / "runs.csv")
+    for law, out in (("isoflop", workdir / "isoflop"), ("chinchilla", workdir)):
+        content, samples = fit_table(Request(runs=table, law=law))
+        content["command"] = f"python -m experiments.fit --runs={table} --law={law} --out={out}"
+        write_law(out, content, samples)
+    return read_law(str(workdir / "law.json"))
+
+
+def family(points: list[Point]) -> Family:
+    """Returns the shapes like those of the widest point."""
+    widest = max(points, key=lambda p: p.config.model.d_model).config
+    return Family(widest.model, widest.length)
+
+
+def plan(known: KnownLaw, points: list[Point], workdir: Path) -> dict[str, Any]:
+    """Returns the plan at TIMES_LARGEST times the largest fitted budget, as plan.json holds it."""
+    flops = TIMES_LARGEST * max(p.horizon.flops for p in points)
+    command = (
+        f"python -m experiments.plan --law={workdir / 'law.json'} --flops={flops!r} --out={workdir}"
+    )
+    return make_plan(known, Question(flops=flops), family(points), "exact", command)
+
+
+def predict(known: KnownLaw, point: Point, points: list[Point]) -> dict[str, Any]:
+    """Returns what the law says of a run before it is trained: loss and 80 % interval."""
+    h = point.horizon
+    n = float(n_params(point.config.model))
+    asked = Question(n=n, d=float(h.n_tokens))
+    loss = make_plan(known, asked, family(points), "exact", "")["loss"]
+    return {
+        "run_id": point.run_id,
+        "flops": h.flops,
+        "times_largest_fitted": h.flops / max(p.horizon.flops for p in points),
+        "n_params": int(n),
+        "n_tokens": h.n_tokens,
+        "predicted": loss["value"],
+        "interval_80": loss["interval_80"],
+    }
+
+
+def check(
+    prediction: dict[str, Any], point: Point, points: list[Point], runs: Path
+) -> dict[str, Any]:
+    """Returns the prediction beside what was measured, and the error of the simplest guess:
+    that the best loss of the fitted runs stays."""
+    result = result_of(point, runs)
+    assert result is not None, "the run has ended"
+    measured = result["eval_loss"]
+    losses = [r["eval_loss"] for p in points if (r := result_of(p, runs)) and r["eval_loss"]]
+    best = min(losses)
+    return prediction | {
+        "measured": measured,
+        "error": abs(prediction["predicted"] / measured - 1),
+        "best_fitted_loss": best,
+        "baseline_error": abs(best / measured - 1),
+    }

@@ -1,0 +1,52 @@
+"""The points of a sweep: each a complete config, a group and an id."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lm import budget
+from lm.config import Config, DataConfig
+from lm.errors import BadInput
+from lm.train.setup import load_data, with_vocabulary
+from lm.train.workdir import run_id
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep. group is the FLOP budget, or the rung where the budget is another."""
+
+    run_id: str
+    group: str
+    config: Config
+    swept: Mapping[str, Any]  # the fields this point sets, by dotted name
+
+    @property
+    def horizon(self) -> budget.Horizon:
+        return budget.horizon(self.config)
+
+
+def make_points(
+    configs: Iterable[tuple[Mapping[str, Any], Config]], rung: str = "r"
+) -> list[Point]:
+    """Returns the points in order; vocabularies come from the data, read once for each setting."""
+    vocabularies: dict[tuple[DataConfig, int, int], int] = {}
+    points: list[Point] = []
+    for i, (swept, c) in enumerate(configs):
+        key = (c.data, c.length, c.seed)
+        if key not in vocabularies:
+            vocabularies[key] = load_data(c)[1].vocab_size
+        c = with_vocabulary(c, vocabularies[key])
+        if c.train.flops is not None:
+            group = f"{c.train.flops:.4g}".replace("e+", "e")
+            name = f"{group}-n{budget.n_params(c.model)}"
+        else:
+            group = name = f"{rung}{i:03d}"
+        points.append(Point(f"{name}-{run_id(c)}", group, c, dict(swept)))
+    ids = [p.run_id for p in points]
+    for i, run in enumerate(ids):
+        if run in ids[:i]:
+            raise BadInput(
+                f"points {ids.index(run)} and {i} of the sweep are the same run: remove one, or "
+                "give them different seeds"
+            )
+    return points

@@ -1,0 +1,152 @@
+"""Runs trained side by side on this machine: worker processes, each on its own share of the cores.
+
+Models this small leave a second core idle, so one core a run trains about twice as many.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from lm import budget, platform, progress
+from lm.config import Config
+from lm.errors import Diverged, Stopped
+from lm.sweep.points import Point
+from lm.sweep.table import result_of
+
+POLL_SECONDS = 1.0
+
+
+def cores() -> list[int]:
+    """Returns the processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def train_all(
+    points: Sequence[Point], runs: Path, workers: int, done: Callable[[Point], None], what: str
+) -> None:
+    """Trains what has not ended yet, longest first; calls done(point) as each run ends.
+
+    A run that diverges is a result like any other. Any other failure stops the rest and is raised;
+    a signal lets every worker save first.
+    """
+    todo = [p for p in points if result_of(p, runs) is None]
+    if len(todo) < len(points):
+        progress.say(f"{len(points) - len(todo)} of {len(points)} runs are done already")
+    if not todo:
+        return
+    todo.sort(key=lambda p: -p.horizon.flops)
+    bar = _FlopsBar(what, todo, runs)
+    workers = min(workers, len(todo))
+    context = multiprocessing.get_context("spawn")
+    free = context.Queue()
+    shares = cores()
+    for i in range(workers):
+        free.put(shares[i::workers] or shares)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (free,))
+    pending: dict[Future, Point] = {
+        pool.submit(_train_one, p.config, str(runs / p.run_id)): p for p in todo
+    }
+    stop: list[int] = []
+    before = {s: signal.signal(s, lambda n, _: stop.append(n)) for s in platform.STOP_SIGNALS}
+    try:
+        while pending:
+            ended, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+            if stop:
+                _pass_on(pool, stop[0])
+                raise Stopped("the sweep was told to stop; run the same command again to go on")
+            for future in ended:
+                point = pending.pop(future)
+                future.result()
+                done(point)
+            bar.update()
+    except BrokenProcessPool as e:
+        raise RuntimeError(
+            "a worker process died (out of memory, or killed); run the same command again to go on"
+        ) from e
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        pool.shutdown(wait=True, cancel_futures=True)
+        bar.close()
+
+
+def _start_worker(free: Any) -> None:
+    share = free.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share)  # before jax counts the cores
+    platform.prepare()
+    progress.be_quiet()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the parent, which passes it on
+
+
+def _train_one(c: Config, workdir: str) -> None:
+    from lm.train.loop import train
+
+    try:
+        train(c, Path(workdir))
+    except Diverged:
+        pass  # result.json says so
+
+
+def _pass_on(pool: ProcessPoolExecutor, number: int) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in list((pool._processes or {}).values()):  # no public way to signal workers
+        if process.pid:
+            os.kill(process.pid, signal.SIGTERM)
+
+
+class _FlopsBar:
+    """Progress of all runs in FLOPs, read off their metrics files."""
+
+    def __init__(self, what: str, points: Sequence[Point], runs: Path):
+        self._per_token = {
+            runs / p.run_id / "metrics.jsonl": budget.flops_per_token(
+                p.config.model, p.config.length
+            )
+            for p in points
+        }
+        self._n_runs = len(points)
+        self._total = sum(p.horizon.flops for p in points)
+        self._results = [runs / p.run_id / "result.json" for p in points]
+        self._last = 0.0
+        first = round(1000 * self._trained() / self._total)
+        self._bar = progress.Progress(what, 1000, first, "thousandth of the FLOPs")
+
+    def _trained(self) -> float:
+        return sum(_tokens(path) * flops for path, flops in self._per_token.items())
+
+    def update(self) -> None:
+        if time.monotonic() - self._last < POLL_SECONDS:
+            return
+        self._last = time.monotonic()
+        ended = sum(path.exists() for path in self._results)
+        share = min(1000, round(1000 * self._trained() / self._total))
+        self._bar.update(share, f"{ended} of {self._n_runs} runs done")
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _tokens(path: Path) -> int:
+    """Returns n_tokens of the last whole row of a metrics file, 0 where there is none."""
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(0, path.stat().st_size - 2000))
+            lines = f.read().splitlines()
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["n_tokens"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0

@@ -1,0 +1,60 @@
+"""The table of runs: runs.csv, one row a run, from the result files."""
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm import budget
+from lm.errors import CannotSave
+from lm.sweep.points import Point
+
+COLUMNS = ("run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", "flops",
+           "flops_6nd", "loss", "train_loss", "seed", "status")  # fmt: skip
+
+
+def result_of(point: Point, runs: Path) -> dict[str, Any] | None:
+    """Returns a run's result.json, None while it has none that counts."""
+    path = runs / point.run_id / "result.json"
+    try:
+        result = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return result if result.get("status") in ("finished", "diverged") else None
+
+
+def row(point: Point, result: dict[str, Any]) -> dict[str, Any]:
+    """Returns one row: the counts and the loss of a run, then every field the sweep sets."""
+    m = point.config.model
+    return {
+        "run_id": point.run_id,
+        "group": point.group,
+        "n_params": budget.n_params(m),
+        "n_params_non_embedding": budget.n_params_non_embedding(m),
+        "n_tokens": result["n_tokens"],
+        "flops": result["flops"],
+        "flops_6nd": result["flops_6nd"],
+        "loss": result["eval_loss"],
+        "train_loss": result["train_loss"],
+        "seed": point.config.seed,
+        "status": result["status"],
+        **point.swept,
+    }
+
+
+def write(points: Sequence[Point], runs: Path, path: Path) -> None:
+    """Writes the rows of every run that has ended, in the order of the points, in one piece."""
+    swept = list(dict.fromkeys(name for p in points for name in p.swept))
+    results = [(p, result_of(p, runs)) for p in points]
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w", newline="") as f:
+            table = csv.DictWriter(f, [*COLUMNS, *swept], lineterminator="\n")
+            table.writeheader()
+            table.writerows(row(p, r) for p, r in results if r is not None)
+        os.replace(temporary, path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise CannotSave(f"cannot write {path}: {e.strerror}") from e
