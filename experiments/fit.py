@@ -59,6 +59,9 @@ COLUMN_FLAGS = {
         ("accuracy", "accuracy (default accuracy)"),
     )
 }
+PROFILE = flags.DEFINE_bool("profile", True, "profile intervals, which find flat directions")
+ABOVE = flags.DEFINE_float("above", None, "also fit below so many FLOPs and predict the runs above")
+TEST = flags.DEFINE_string("test", None, "also test a published law's constants by name")
 DROP_OUTLIERS = flags.DEFINE_bool(
     "drop_outliers", False, "fit without the flagged outliers (both answers are always written)"
 )
@@ -88,6 +91,9 @@ def main() -> int | None:
         curve=CURVE.value,
         weights=WEIGHTS.value,
         columns={r: f.value for r, f in COLUMN_FLAGS.items() if f.value is not None},
+        profile=PROFILE.value,
+        above=ABOVE.value,
+        test=TEST.value,
         drop_outliers=DROP_OUTLIERS.value,
     )
     content, samples = fit_table(request)

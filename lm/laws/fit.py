@@ -7,7 +7,7 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.law import Law
-from lm.laws.newton import ROUNDING, Minimum, minimise
+from lm.laws.newton import Minimum, minimise
 from lm.laws.objective import Objective, objective
 from lm.laws.problem import Constraints, Problem
 from lm.laws.starts import retraction, start_points
@@ -109,12 +109,16 @@ def from_starts(problem: Problem) -> tuple[Minimum, Array]:
     steps = 12 if retract else 15
     found = minimise(first, theta, first.lower, first.upper, steps, 1e-9, retract=retract)
     theta, weight = _distinct(found, weight)
-    for stage in stages(problem.objective):
-        last = stage is problem.objective
+    for stage in stages(problem.objective)[:-1]:
         here = problem.replaced(stage)
-        settings = (200, ROUNDING) if last else (6, 1e-3)
-        found = minimise(here, theta, here.lower, here.upper, *settings)
-        theta = found.theta
+        theta = minimise(here, theta, here.lower, here.upper, 6, 1e-3).theta
+    found = minimise(problem, theta, problem.lower, problem.upper, 60)
+    # A start that is still moving goes on only where it may end lower than those that arrived.
+    lowest = np.min(found.point.f[found.converged], initial=np.inf)
+    moving = np.flatnonzero(~found.converged & (found.point.f < lowest * (1 + SAME)))
+    if moving.size and lowest > rounding_level(problem):
+        more = minimise(problem, found.theta[moving], problem.lower, problem.upper, 150)
+        found.put(moving, more)
     return found, weight
 
 
@@ -190,16 +194,18 @@ def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> 
     g, terms = problem.gradient_terms(theta[0])
     gradient = float(np.max(np.abs(g)[free] / np.maximum(terms[free], 1e-300), initial=0.0))
     status = "converged"
-    unidentified = null_parameters(problem, point.M[0], free, float(value[best]))
-    if not reached[best] or lower_unfinished:
+    unidentified = null_parameters(problem, point.M[0], float(value[best]))
+    if not reached[best]:
+        unidentified = structurally_null(problem)
+    if unidentified:
+        status = "flat"
+        warnings.append(_flat_message(problem, unidentified))
+    elif not reached[best] or lower_unfinished:
         status = "no_minimum"
         warnings.append(
             "no minimum: the objective keeps falling as parameters run away; "
             "the table does not hold this law, or needs a fixed parameter"
         )
-    elif unidentified:
-        status = "flat"
-        warnings.append(_flat_message(problem, unidentified))
     elif not free.all():
         status = "at_bound"
         names = [n for n, inside in zip(problem.coordinates.free, free, strict=True) if not inside]
@@ -229,20 +235,32 @@ def _on_bound(problem: Problem, theta: Array) -> Array:
     return (theta <= problem.lower) | (theta >= problem.upper)
 
 
-def null_parameters(problem: Problem, M: Array, free: Array, f: float) -> list[str]:
+def null_parameters(problem: Problem, M: Array, f: float) -> list[str]:
     """Parameters that move along a direction which leaves every prediction unchanged.
 
-    Either in company (an eigenvector of M without curvature), or alone: a positive parameter so
-    large or small that a factor e changes the objective f by nothing beside one row's share.
+    Either in company (an eigenvector of M without curvature), or alone: a step of 1 (a factor e for
+    a positive parameter) changes the objective f by nothing beside one row's share of it.
     """
-    names = [n for n, inside in zip(problem.coordinates.free, free, strict=True) if inside]
-    inner = M[np.ix_(free, free)]
-    scale = np.sqrt(np.maximum(np.diag(inner), 1e-300))
-    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
+    scale = np.sqrt(np.maximum(np.diag(M), 1e-300))
+    values, vectors = np.linalg.eigh(M / np.outer(scale, scale))
     flat = vectors[:, values < 1e-11]
     share = np.sqrt(np.sum(flat**2, axis=1))
-    alone = problem.coordinates.is_log[free] & (np.diag(inner) < 1e-9 * f / problem.y.size)
+    alone = np.diag(M) < 1e-9 * f / problem.y.size
+    names = problem.coordinates.free
     return [n for n, s, one in zip(names, share, alone, strict=True) if s > 1e-3 or one]
+
+
+def structurally_null(problem: Problem) -> list[str]:
+    """Parameters that the table cannot tell apart anywhere: not only where a fit ran off to."""
+    theta = start_points(problem)
+    theta = theta[np.linspace(0, len(theta) - 1, 3).astype(int)]
+    point = problem(theta, np.arange(len(theta)))
+    named = [
+        null_parameters(problem, point.M[k], float(point.f[k]))
+        for k in range(len(theta))
+        if np.all(np.isfinite(point.M[k]))
+    ]
+    return [n for n in (named[0] if named else []) if all(n in other for other in named)]
 
 
 def _flat_message(problem: Problem, names: list[str]) -> str:

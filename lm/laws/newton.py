@@ -53,6 +53,12 @@ class Minimum:
     converged: Array
     iterations: Array
 
+    def put(self, rows: Array, other: "Minimum") -> None:
+        """Overwrite problems `rows` by those of another."""
+        self.theta[rows], self.converged[rows] = other.theta, other.converged
+        self.iterations[rows] += other.iterations
+        self.point.put(rows, other.point, np.arange(len(rows)))
+
     def joined(self, other: "Minimum") -> "Minimum":
         """The problems of both."""
         both = [np.concatenate([getattr(self.point, n), getattr(other.point, n)]) for n in FIELDS]
@@ -114,6 +120,20 @@ def minimise(
     components exactly. Convergence is judged by the gradient alone, so that a start which could not
     move is not taken for a minimum.
     """
+    with np.errstate(all="ignore"):  # what overflows is refused as a step
+        return _minimise(evaluate, theta, lower, upper, max_steps, tolerance, damping, retract)
+
+
+def _minimise(
+    evaluate: Callable[[Array, Array], Point],
+    theta: Array,
+    lower: Array,
+    upper: Array,
+    max_steps: int,
+    tolerance: float,
+    damping: float,
+    retract: Callable[[Array], Array] | None,
+) -> Minimum:
     theta = np.clip(np.array(theta, dtype=np.float64), lower, upper)
     S, P = theta.shape
     lower, upper = np.broadcast_to(lower, (S, P)), np.broadcast_to(upper, (S, P))
@@ -162,7 +182,8 @@ def minimise(
         point.put(active[won], there, won)
         iterations[active] += 1
         # A stalled problem at rounding level stops after a few refused steps, others go on longer.
-        stalled = fails[active] >= np.where(tiny, 4, 25)
+        rounded = np.all(here.terms < 30 * here.noise, axis=1)
+        stalled = fails[active] >= np.where(tiny | rounded, 4, 25)
         active = active[~stalled]
     free = _free(theta, point.g, lower, upper)
     converged |= _vanishes(point, free, max(10 * tolerance, 1e-12)) & np.isfinite(point.f)
@@ -203,9 +224,8 @@ def _step(point: Point, free: Array, lam: Array) -> tuple[Array, Array]:
     step = np.zeros((S, P))
     todo = np.arange(S)
     for attempt in range(40):
-        with np.errstate(all="ignore"):  # a matrix that is not positive may overflow
-            A = H[todo] + lam[todo, None, None] * M[todo]
-            s, positive = solve(A, -g[todo], floor[todo])
+        A = H[todo] + lam[todo, None, None] * M[todo]
+        s, positive = solve(A, -g[todo], floor[todo])
         step[todo[positive]] = s[positive]
         todo = todo[~positive]
         if not todo.size:

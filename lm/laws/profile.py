@@ -24,13 +24,15 @@ FAR = 30.0  # in logarithm: further than this a positive parameter is as good as
 class Profile:
     """The profile of one quantity: values (m,) in order, and the objective's rise at each (m,).
 
-    intervals: level in percent -> (low, high), None where the objective never rises enough.
+    intervals: level in percent -> (low, high), None where the objective never rises enough;
+    walls: level in percent -> the rise at which its interval ends.
     """
 
     quantity: Quantity
     values: Array
     rises: Array
     intervals: dict[float, tuple[float | None, float | None]]
+    walls: dict[float, float]
 
     @property
     def open(self) -> bool:
@@ -108,9 +110,9 @@ def profile(
     q, rise = np.append(q[good], center), np.append(np.maximum(rise[good], 0.0), 0.0)
     order = np.argsort(q)
     q, rise = q[order], rise[order]
-    intervals = {}
+    intervals, walls = {}, {}
     for level in levels:
-        wall = 0.5 * rise_unit * student(level, noise.freedom) ** 2
+        walls[level] = wall = 0.5 * rise_unit * student(level, noise.freedom) ** 2
         low = _crossing(-q[q <= center][::-1], rise[q <= center][::-1], wall)
         high = _crossing(q[q >= center], rise[q >= center], wall)
         ends = (None if low is None else -low, high)
@@ -123,7 +125,7 @@ def profile(
             for end in ends
         )
     values = np.exp(q) if wanted.log else q
-    return Profile(wanted, values, rise, intervals)  # type: ignore[arg-type]
+    return Profile(wanted, values, rise, intervals, walls)  # type: ignore[arg-type]
 
 
 def flat_names(profiles: dict[str, Profile]) -> list[str]:

@@ -52,23 +52,26 @@ def _held(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
 
 def project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
     """The start completed by the linear parameters of least relative squares, kept positive."""
+    with np.errstate(all="ignore"):  # starts that overflow are of no use, and refused later
+        return _project(law, start, x, y)
+
+
+def _project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
     lifted = {n: v[:, None] for n, v in start.items()}
     unknown = [n for n in law.linear if n not in start]
     if not unknown:
         return dict(start)
     zero = {n: np.zeros((1, 1)) for n in unknown}
     shape = (len(next(iter(start.values()))), y.size)
-    with np.errstate(all="ignore"):
-        base = np.broadcast_to(law.formula({**lifted, **zero}, x), shape)
-        columns = np.stack(
-            [
-                np.broadcast_to(law.formula({**lifted, **zero, n: np.ones((1, 1))}, x), shape)
-                - base
-                for n in unknown
-            ],
-            axis=-1,
-        )
-    columns = np.nan_to_num(columns / y[:, None], posinf=1e100, neginf=-1e100)
+    base = np.broadcast_to(law.formula({**lifted, **zero}, x), shape)
+    columns = np.stack(
+        [
+            np.broadcast_to(law.formula({**lifted, **zero, n: np.ones((1, 1))}, x), shape) - base
+            for n in unknown
+        ],
+        axis=-1,
+    )
+    columns = np.clip(np.nan_to_num(columns / y[:, None]), -1e100, 1e100)
     solution = _least_squares(
         columns, np.broadcast_to(1.0 - base / y, shape), _floors(law, unknown)
     )
@@ -92,7 +95,7 @@ def _least_squares(columns: Array, target: Array, floors: Array) -> Array:
     A coefficient that falls below is put on its floor and the others are solved again.
     """
     S, n, K = columns.shape
-    size = np.sqrt(np.sum(np.clip(columns, -1e150, 1e150) ** 2, axis=1)) + 1e-300
+    size = np.sqrt(np.sum(columns**2, axis=1)) + 1e-300
     unit = columns / size[:, None, :]
     across = unit.transpose(0, 2, 1)
     normal = across @ unit + 1e-13 * np.eye(K)

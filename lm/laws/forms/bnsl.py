@@ -43,7 +43,7 @@ def bnsl(breaks: int = 1) -> Law:
             return first
         # With more breaks a full product is too many: draw knees in order, slopes at random.
         draw = np.random.default_rng(0)
-        count = 200 * breaks
+        count = 90 * breaks
         start = {"c0": draw.choice([-0.2, 0.05, 0.3], count)}
         low, high = np.log(x["x"]).min(), np.log(x["x"]).max()
         ordered = np.sort(draw.uniform(low, high, (count, breaks)), axis=1)

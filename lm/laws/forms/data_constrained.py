@@ -41,7 +41,7 @@ def rescale(p, s):
 def starts(x, y):
     """Chinchilla's surface without decay at a few exponents, times a grid of both R*."""
     start = grid(
-        alpha=[0.2, 0.35, 0.5], R_D=np.geomspace(1.0, 300.0, 6), R_N=np.geomspace(0.5, 100.0, 6)
+        alpha=[0.25, 0.4], R_D=np.geomspace(1.0, 300.0, 6), R_N=np.geomspace(0.5, 100.0, 6)
     )
     start["beta"] = start["alpha"]
     fitted = []
