@@ -146,7 +146,9 @@ def load(source: Any) -> Any:
     kind = path.suffix.lower()
     try:
         if kind == ".csv":
-            return pd.read_csv(path, float_precision="round_trip")
+            # Numbers to the last digit: to be asked for before pandas 3.1, always so since.
+            old = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+            return pd.read_csv(path, **({"float_precision": "round_trip"} if old else {}))
         if kind in (".jsonl", ".ndjson"):
             return pd.read_json(path, lines=True, precise_float=True)
         if kind == ".parquet":
