@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws.allocate import Optimum, frontier
 from lm.laws.forms import LAWS
 from lm.laws.forms.bnsl import bnsl, n_breaks
 from lm.laws.isoflop import Frontier, isoflop
@@ -30,16 +31,15 @@ class TableLedger:
     convention = "table"
 
     def __init__(self, runs: Runs):
-        log_n = np.log(runs.x["n"])
-        flops = runs.x.get("flops", 6 * runs.x["n"] * runs.x["d"])
+        log_n, plain = np.log(runs.x["n"]), 6 * runs.x["n"] * runs.x["d"]
+        flops = runs.x.get("flops", plain)
         usable = np.isfinite(flops) & (flops > 0)
-        ratio = np.log(
-            flops / (6 * runs.x["n"] * runs.x["d"]), where=usable, out=np.zeros_like(flops)
-        )
-        degree = 1 if np.unique(np.round(log_n[usable], 6)).size > 2 else 0
-        self._line = np.polyfit(log_n[usable], ratio[usable], degree)
-        if np.abs(ratio[usable]).max() < 1e-6:
-            self._line = np.zeros(1)
+        ratio = np.log(flops[usable] / plain[usable]) if usable.any() else np.zeros(1)
+        self._line = np.zeros(2)  # slope and level of the logarithm of flops / (6 N D)
+        if np.abs(ratio).max() > 1e-6:
+            sizes = np.unique(np.round(log_n[usable], 6)).size
+            line = np.polyfit(log_n[usable], ratio, 1 if sizes > 2 else 0)
+            self._line = np.append(np.zeros(2 - line.size), line)
         self.bounds = (float(log_n.min()) - 5.0, float(log_n.max()) + 35.0)
 
     def counts(self, log_size: Any) -> tuple[Any, Any, Any]:
@@ -55,6 +55,27 @@ class TableLedger:
     def tokens(self, n: Any, flops: Any) -> Any:
         """Returns the D that `flops` buys a model of n parameters."""
         return flops / self.counts(np.log(n))[1]
+
+    def best(self, law: Surface, flops: Array) -> Optimum:
+        """Returns the optima over an array of budgets, fields of shape (budgets, samples).
+
+        Closed form: with C = 6 k N^s D the least A N^-alpha + B D^-beta lies where
+        alpha A N^-alpha = s beta B D^-beta.
+        """
+        core = law.core
+        if core is None or law.unique is not None:
+            return frontier(law, flops, self)
+        s, log_k = 1.0 + self._line[0], self._line[1]
+        budget = np.log(np.asarray(flops, np.float64) / 6) - log_k
+        with np.errstate(all="ignore"):
+            total = core.alpha + s * core.beta
+            front = np.log(core.alpha * core.A) - np.log(s * core.beta * core.B)
+            log_n = (front + core.beta * budget) / total
+            n = np.where((core.alpha > 0) & (core.beta > 0), np.exp(log_n), np.nan)
+            d = self.tokens(n, flops)
+            loss = law.loss(n, d)
+        spent = np.broadcast_to(flops, n.shape).T
+        return Optimum(n.T, d.T, loss.T, spent, np.zeros_like(spent))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ from lm.laws.figures.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BINS = 90  # points a curve is drawn with: a logged loss is one batch's and noisy
+BINS = 60  # points a curve is drawn with: a logged loss is one batch's and noisy
+
+SHOWN = 1000  # times less than the shortest run: what lies before it is the flat start
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,11 @@ def smoothed(curve: LearningCurve, bins: int = BINS) -> tuple[np.ndarray, np.nda
 def lower_envelope(
     curves: list[tuple[np.ndarray, np.ndarray]], points: int = 200
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest loss of any run at each FLOP count: FLOPs and loss, (points,) each."""
+    """The lowest loss that any run has reached by each FLOP count: both (points,)."""
     grid = np.geomspace(min(c[0][0] for c in curves), max(c[0][-1] for c in curves), points)
     at = np.log(grid)
     losses = [np.interp(at, np.log(c), loss, left=np.inf, right=np.inf) for c, loss in curves]
-    return grid, np.min(losses, axis=0)
+    return grid, np.minimum.accumulate(np.min(losses, axis=0))
 
 
 @styled
@@ -72,8 +74,10 @@ def learning_curves(curves: list[LearningCurve]) -> "Figure":
         axes.plot(flops[-1:], loss[-1:], "o", color=colour, ms=3, label="_end")
     long = [(flops, loss) for _, flops, loss in shown if flops.size > 1]
     if long:
-        axes.plot(*lower_envelope(long), color=INK, lw=1.2, ls=(0, (4, 2)), label="lower envelope")
+        axes.plot(*lower_envelope(long), color=INK, lw=1.2, ls=(0, (4, 2)), label="lowest so far")
         axes.legend(loc="upper right")
+    ends = [flops[-1] for _, flops, _ in shown]
+    axes.set_xlim(min(ends) / SHOWN, max(ends) * 1.4)
     axes.set(xlabel=LABELS["flops"], ylabel=f"training {LABELS['loss']}")
     log_axis(axes, "x", power, 6)
     log_axis(axes, "y", plain)

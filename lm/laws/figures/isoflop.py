@@ -1,6 +1,7 @@
 """IsoFLOP curves with their minima, and the power laws through the minima."""
 
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,7 +79,7 @@ def isoflop_curves(
     if len(shown) <= NAMED:
         axes.legend(title="FLOPs", loc="center left", bbox_to_anchor=(1.01, 0.5))
     else:
-        axes.legend(loc="best")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
         amount_bar(drawn, axes, np.array([g.flops for g in shown]), LABELS["flops"], power)
     _reasons(drawn, groups)
     return drawn
@@ -96,7 +97,7 @@ def _reasons(drawn: "Figure", groups: list[Group]) -> None:
 
 
 @styled
-def minima_powers(frontier: Frontier, band: dict[str, np.ndarray] | None = None) -> "Figure":
+def minima_powers(frontier: Frontier, band: Mapping[str, np.ndarray] | None = None) -> "Figure":
     """N* and D* of every budget against its FLOPs with N_0 C^a and D_0 C^b through them.
 
     band: resampled N_0, a, D_0, b; their 80 % band is shaded.

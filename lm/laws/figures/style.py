@@ -128,6 +128,11 @@ def amount_bar(drawn: "Figure", axes: Any, values: np.ndarray, label: str, form:
 
 def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     """Round numbers within [low, high]: 1, 2, 5 or 1, 3 of each decade, or every few decades."""
+    if high < 4 * low:  # too narrow for decades: even steps, as on a linear axis
+        from matplotlib.ticker import MaxNLocator
+
+        ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        return [float(t) for t in ticks if low * 0.9999 <= t <= high * 1.0001]
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for steps in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
@@ -163,15 +168,17 @@ def count(x: float) -> str:
 
 def power(x: float) -> str:
     """A number as matplotlib's mathtext: $10^{18}$, $3 x 10^{18}$."""
-    exponent = math.floor(math.log10(abs(x)) + 1e-9)
-    front = x / 10.0**exponent
-    if abs(front - 1) < 5e-3:
-        return f"$10^{{{exponent}}}$"
-    return f"${front:.3g}\\times 10^{{{exponent}}}$"
+    front, _, exponent = f"{x:.2e}".partition("e")
+    digits = f"{float(front):g}"
+    return (
+        f"$10^{{{int(exponent)}}}$"
+        if digits == "1"
+        else f"${digits}\\times 10^{{{int(exponent)}}}$"
+    )
 
 
 def plain(x: float) -> str:
-    return f"{x:g}"
+    return f"{float(f'{x:.6g}'):g}"
 
 
 def write(drawn: "Figure", folder: str | Path, name: str) -> list[Path]:
@@ -180,8 +187,9 @@ def write(drawn: "Figure", folder: str | Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        document = svg_text(drawn)
         drawn.savefig(paths[0], dpi=160)
-        paths[1].write_text(svg_text(drawn))
+        paths[1].write_text(document)
     except OSError as e:
         raise BadInput(f"{folder} cannot be written ({e.strerror}): give another --out") from e
     return paths
@@ -193,25 +201,28 @@ def svg_text(drawn: "Figure") -> str:
 
     buffer = io.StringIO()
     with rc_context(RC):
+        if drawn.get_layout_engine() is not None:
+            drawn.draw_without_rendering()
+            drawn.set_layout_engine("none")  # laid out once: later drawings keep the places
         drawn.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "isoflop"})
     return buffer.getvalue()
 
 
-def svg_inline(drawn: "Figure", prefix: str, label: str) -> str:
-    """The figure as an <svg> element to stand inside a page: its ids start with `prefix`.
+def svg_inline(document: str, prefix: str, label: str) -> tuple[float, str]:
+    """The width in inches, and the document as an <svg> element to stand inside a page.
 
-    It scales to the width it is given, names no address, and `label` says what it shows to those
-    who cannot see it.
+    It scales to the width it is given, its ids start with `prefix`, it names no address, and
+    `label` says what it shows to those who cannot see it.
     """
     from html import escape
 
-    text = svg_text(drawn)
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    opening, rest = text.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', opening)
+    body = document[document.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
+    opening, rest = body.split(">", 1)
+    box = re.search(r'viewBox="([^"]*)"', opening)
     assert box is not None, "matplotlib writes a viewBox"
     rest = re.sub(r'\bid="', f'id="{prefix}-', rest)
     rest = re.sub(r'xlink:href="#', f'href="#{prefix}-', rest)
     rest = re.sub(r"url\(#", f"url(#{prefix}-", rest)
-    return f'<svg {box.group(0)} role="img" aria-label="{escape(label)}">{rest.strip()}'
+    width = float(box.group(1).split()[2]) / 72
+    return width, f'<svg {box.group(0)} role="img" aria-label="{escape(label)}">{rest.strip()}'

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lm.laws.allocate import frontier as best_path
 from lm.laws.evidence import TableLedger
 from lm.laws.figures.style import (
     BLUE,
@@ -43,25 +42,28 @@ def surface_frontier(
     FLOPs per token are those of the table (TableLedger). With a plan, the view reaches its budget
     and shows its N* with the 80 % interval.
     """
-    drawn, axes = figure(size=(5.6, 4.3))
+    from matplotlib import colormaps
+
+    drawn, axes = figure(size=(5.6, 4.6))
     ledger, cost = TableLedger(runs), budgets(runs)
     planned = _planned(plan)
     low, high = cost.min() / 1.4, max(cost.max(), planned[0] if planned else 0) * 1.4
     line = np.geomspace(low, high, 60)
-    best = best_path(law, line, ledger).n[:, 0]
+    path = ledger.best(law, line)
+    best = path.n[:, 0]
     bottom = min(runs.x["n"].min(), np.nanmin(best)) / 1.5
     top = max(runs.x["n"].max(), np.nanmax(best)) * 1.5
     c, n = np.meshgrid(np.geomspace(low, high, 120), np.geomspace(bottom, top, 120))
     loss = law.loss(n, ledger.tokens(n, c))
-    # Levels between the floor and the worst run; the corners beyond say nothing about runs.
-    worst, floor = float(runs.y.max()), float(np.nanmin(loss))
-    levels = contour_levels(floor, worst)
-    contours = axes.contour(c, n, loss, levels=levels, cmap="viridis_r", linewidths=1)
+    levels = contour_levels(path.loss[:, 0], float(runs.y.max()))
+    shades = [colormaps["viridis_r"](s) for s in np.linspace(0.15, 1, len(levels))]
+    axes.contourf(c, n, loss, levels=np.append(levels, 1e9), colors=shades, alpha=0.22)
+    contours = axes.contour(c, n, loss, levels=levels, colors=shades, linewidths=0.8)
     log_axis(axes, "x", power, 6)
     log_axis(axes, "y", count)
-    axes.clabel(contours, fmt=plain, fontsize=7, inline_spacing=2)
+    axes.clabel(contours, fmt=plain, fontsize=7, colors=INK, inline_spacing=2)
     if samples is not None:
-        paths = best_path(samples, line, ledger).n
+        paths = ledger.best(samples, line).n
         band = np.nanquantile(paths, LEVEL, axis=1)
         axes.fill_between(line, band[0], band[1], color=RED, alpha=0.16, lw=0, label="80 % band")
     axes.plot(line, best, color=RED, lw=2, label="N*(C) of the law")
@@ -77,13 +79,13 @@ def surface_frontier(
         error = None if interval is None else [[value - interval[0]], [interval[1] - value]]
         axes.errorbar(
             [flops], [value], yerr=yerror_shape(error), fmt="*", color=BLUE, mec=INK, mew=0.6,
-            ms=12, capsize=3, label="plan (80 %)",
+            ms=11, capsize=3, label="plan (80 %)",
         )  # fmt: skip
     axes.set(xlim=(low, high), ylim=(bottom, top), xlabel=LABELS["flops"], ylabel=LABELS["n"])
     log_axis(axes, "x", power, 6)
     log_axis(axes, "y", count)
     axes.grid(False)
-    axes.legend(loc="upper left", fontsize=7.5)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3)
     axes.set_title("Fitted loss (contours, nats per token) and frontier")
     return drawn
 
@@ -93,12 +95,17 @@ def yerror_shape(error: list[list[float]] | None) -> np.ndarray | None:
     return None if error is None else np.maximum(np.array(error), 0.0)
 
 
-def contour_levels(floor: float, worst: float) -> np.ndarray:
-    """About ten round levels from just above the floor to the worst run, finer near the floor."""
-    span = max(worst - floor, 1e-9)
-    wanted = floor + span * np.geomspace(0.01, 1.0, 10)
-    digits = max(2, int(np.ceil(-np.log10(span * 0.02))))
-    return np.unique(np.round(wanted, digits))
+def contour_levels(along: np.ndarray, worst: float) -> np.ndarray:
+    """Round levels that cross the frontier at even steps of log FLOPs, and one for the worst run.
+
+    along: the loss along the frontier, (points,), falling.
+    """
+    along = along[np.isfinite(along)]
+    wanted = along[np.linspace(0, len(along) - 1, 9).astype(int)[1:-1]]
+    digits = max(1, int(np.ceil(-np.log10(np.abs(np.diff(wanted)).min() / 2 + 1e-9))))
+    levels = np.unique(np.round(wanted, min(digits, 4)))
+    beyond = np.round(np.geomspace(levels[-1], max(worst, levels[-1] * 1.01), 3)[1:], 1)
+    return np.unique(np.append(levels, beyond[beyond > levels[-1]]))
 
 
 def _planned(plan: Mapping[str, Any] | None) -> tuple[float, float, list[float] | None] | None:
@@ -118,8 +125,8 @@ def frontier_bands(
     largest = float(cost.max())
     high = max(largest, planned[0] if planned else 0) * 1.4
     line = np.unique(np.append(np.geomspace(cost.min() / 1.4, high, 80), largest))
-    path = best_path(law, line, ledger)
-    paths = None if samples is None else best_path(samples, line, ledger)
+    path = ledger.best(law, line)
+    paths = None if samples is None else ledger.best(samples, line)
     inside = line <= largest
     for ax, key, label in zip(axes[0], ("n", "d", "loss"), ("N*", "D*", "L*"), strict=True):
         value = getattr(path, key)[:, 0]
@@ -141,6 +148,6 @@ def frontier_bands(
         ax.set(xlabel=LABELS["flops"], ylabel=LABELS[key])
         log_axis(ax, "x", power, 4)
         log_axis(ax, "y", plain if key == "loss" else count, 6)
-    axes[0][0].legend(loc="upper left", fontsize=7.5)
+    drawn.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower left", ncols=4)
     drawn.suptitle("The best size, tokens and loss of a budget", x=0.01, ha="left", weight="bold")
     return drawn

@@ -1,0 +1,124 @@
+"""What lies in a sweep's folder, read for figures and reports; parts may be missing.
+
+runs.csv, law.json, bootstrap.csv, isoflop/, plan.json, prediction.json, held_out.csv, sweep.json
+and the work folder of each run under runs/.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm.errors import BadInput
+from lm.laws.evidence import gather
+from lm.laws.figures.curves import LearningCurve
+from lm.laws.figures.gallery import Material
+from lm.laws.runs import load
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """Returns a JSON object, None where there is no file; BadInput where it is something else."""
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict):
+            raise ValueError("it is not an object")
+    except (OSError, ValueError) as e:
+        raise BadInput(f"{path} cannot be read as a JSON object ({e}): restore or remove it") from e
+    return value
+
+
+def table(path: Path) -> Any:
+    """Returns a table as a DataFrame, None where there is no file or no row."""
+    frame = load(path) if path.is_file() else None
+    return None if frame is None or not len(frame) else frame
+
+
+def material(law: Path, runs: Any) -> Material:
+    """Returns the law with its table of runs (a path or a DataFrame) and all that lies beside it.
+
+    Raises BadInput where the law is missing or does not belong to the table.
+    """
+    content = json_object(law)
+    if content is None:
+        raise BadInput(f"there is no {law}: fit a law with experiments.fit")
+    if not isinstance(content.get("params"), dict) or "law" not in content:
+        raise BadInput(f"{law} is not a law.json: fit a law with experiments.fit")
+    folder = law.parent
+    samples = folder / "bootstrap.csv"
+    evidence = gather(content, runs, samples if samples.is_file() else None)
+    minima = table(folder / "isoflop" / "bootstrap.csv")
+    return Material(
+        evidence,
+        learning_curves(folder / "runs"),
+        json_object(folder / "plan.json"),
+        json_object(folder / "prediction.json"),
+        None if minima is None else {str(k): v.to_numpy(np.float64) for k, v in minima.items()},
+    )
+
+
+def learning_curves(folder: Path) -> list[LearningCurve]:
+    """Returns the curve of every run whose folder holds result.json and metrics.jsonl."""
+    curves = []
+    for path in sorted(folder.glob("*/metrics.jsonl")):
+        result = json_object(path.with_name("result.json"))
+        if result is None:
+            continue
+        n, tokens, flops = (result.get(k) for k in ("n_params", "n_tokens", "flops"))
+        if not (n and tokens and flops):
+            continue
+        rows = _logged(path)
+        curves.append(
+            LearningCurve(
+                path.parent.name,
+                float(n),
+                np.array([r["n_tokens"] for r in rows], np.float64) * (flops / tokens),
+                np.array([r["loss"] for r in rows], np.float64),
+            )
+        )
+    return curves
+
+
+def _logged(path: Path) -> list[Mapping[str, Any]]:
+    """The logged training steps; a last line that is still being written is left out."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row.get("n_tokens") and row.get("loss") is not None and math.isfinite(row["loss"]):
+            rows.append(row)
+    return rows
+
+
+def commands(folder: Path) -> list[tuple[str, str]]:
+    """Returns the commands that made the folder, (what it does, command), in order."""
+    found = []
+    for name, what in (
+        ("sweep.json", "Train the runs, fit, plan and report:"),
+        ("law.json", "Fit the law:"),
+        ("isoflop/law.json", "Fit the IsoFLOP minima:"),
+        ("plan.json", "Plan:"),
+    ):
+        content = json_object(folder / name) or {}
+        if content.get("command"):
+            found.append((what, str(content["command"])))
+    first = min(folder.glob("runs/*/config.json"), default=None)
+    if first is not None:
+        found.append((
+            "Train one run again, from its saved config:",
+            f"python -m experiments.train --config={first} --workdir=runs/again",
+        ))  # fmt: skip
+    if (folder / "runs.csv").is_file() and (folder / "law.json").is_file():
+        found.append((
+            "Draw the figures:",
+            f"python -m experiments.figures --runs={folder / 'runs.csv'} "
+            f"--law={folder / 'law.json'} --out={folder / 'figures'}",
+        ))  # fmt: skip
+    found.append(("Write this page:", f"python -m experiments.report --workdir={folder}"))
+    return found

@@ -1,0 +1,364 @@
+"""A sweep's report as one HTML page: the answer first, then what it rests on.
+
+`report` takes what was found as plain values and returns the document; what is missing is said
+where it would have stood. The page opens from disk and asks for nothing outside itself.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lm.laws import report_page as p
+from lm.laws.evidence import Evidence
+from lm.laws.figures.style import svg_inline
+
+WIDE = 6.5  # inches: a wider figure scrolls on a small screen instead of shrinking to nothing
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a report is made of; every part but the title may be missing.
+
+    frame: the table of runs; held_out: rows of runs that no fit saw. evidence: law and runs, or
+    None with `no_law` the reason. figures: SVG documents by the names of
+    lm/laws/figures/gallery.py; undrawn: name -> reason. commands: (what it does, command line).
+    """
+
+    title: str
+    frame: Any = None
+    held_out: Any = None
+    evidence: Evidence | None = None
+    no_law: str = "there is no law.json: fit one with experiments.fit"
+    plan: Mapping[str, Any] | None = None
+    prediction: Mapping[str, Any] | None = None
+    figures: Mapping[str, str] = field(default_factory=dict)
+    undrawn: Mapping[str, str] = field(default_factory=dict)
+    commands: Sequence[tuple[str, str]] = ()
+
+
+def report(c: Contents) -> str:
+    """The whole page."""
+    return p.page(
+        c.title,
+        [
+            ("answer", "", answer(c)),
+            ("check", "Was the law right? A run predicted before training", check(c)),
+            ("isoflop", "IsoFLOP curves", isoflop(c)),
+            ("surface", "The fitted law and where it is best", surface(c)),
+            ("law", "Constants and how sure they are", constants(c)),
+            ("curves", "Loss curves", loss_curves(c)),
+            ("runs", "Table of runs", runs(c)),
+            ("repeat", "Commands to repeat this", repeat(c)),
+        ],
+    )
+
+
+def answer(c: Contents) -> str:
+    """N*, D*, tokens per parameter and loss for the budget, with 80 % intervals."""
+    plan = c.plan
+    if plan is None:
+        return p.missing(
+            "There is no plan.json, so there is no answer yet: run experiments.plan "
+            "--law=DIR/law.json --flops=BUDGET --out=DIR"
+        )
+    flops = plan["flops"]["value"]
+    asked = "compute_optimal" not in plan
+    head = (
+        f"To spend {p.power(flops)} FLOPs best, train {p.count(plan['n']['value'])} parameters on "
+        f"{p.count(plan['d']['value'])} tokens."
+        if asked else
+        f"{p.count(plan['n']['value'])} parameters trained on {p.count(plan['d']['value'])} "
+        f"tokens, {p.power(flops)} FLOPs."
+    )  # fmt: skip
+    star = "*" if asked else ""
+    boxes = [
+        ("budget, training FLOPs", p.power(flops), _beyond(c, flops)),
+        (f"parameters N{star}", p.count(plan["n"]["value"]), _interval(plan["n"], p.count)),
+        (f"training tokens D{star}", p.count(plan["d"]["value"]), _interval(plan["d"], p.count)),
+        ("tokens per parameter", p.count(plan["tokens_per_param"]["value"]),
+         _interval(plan["tokens_per_param"], p.count)),
+        ("loss, nats per token", p.nats(plan["loss"]["value"]), _interval(plan["loss"], p.nats)),
+    ]  # fmt: skip
+    body = f'<p class="answer">{head}</p>' + p.cards(boxes) + _shape(plan)
+    counted = {"6nd": "6 N D", "exact": "the exact count of the shapes"}.get(
+        str(plan.get("convention")), str(plan.get("convention"))
+    )
+    without = "without" if "non" in str(plan.get("n_counts")) else "with"
+    body += (
+        f'<p class="soft">FLOPs are {p.text(counted)}; N counts parameters {without} embeddings. '
+        "Intervals hold the middle 80 % of the refits of resampled tables.</p>"
+    )
+    return body + p.notes(plan.get("warnings") or [])
+
+
+def _beyond(c: Contents, flops: float) -> str:
+    largest = c.evidence.content.get("largest_flops") if c.evidence else None
+    if not p.known(largest) or not largest:
+        return "&nbsp;"
+    return f"{p.count(flops / largest)} times the largest fitted run"
+
+
+def _interval(q: Mapping[str, Any], form: Callable[[Any], str]) -> str:
+    interval = q.get("interval_80")
+    if not interval:
+        return "no interval"
+    return f"80 %: {form(interval[0])} to {form(interval[1])}"
+
+
+def _shape(plan: Mapping[str, Any]) -> str:
+    s = plan.get("shape")
+    if not s:
+        return ""
+    loss = s.get("loss", {}).get("value")
+    expected = f", expected loss {p.nats(loss)}" if p.known(loss) else ""
+    return (
+        f"<p>Nearest model that can be built: {s['n_layers']} layers, width {s['d_model']}, "
+        f"{s['n_heads']} heads, FFN {s['d_ff']}: {s['n_params']:,} parameters, trained on "
+        f"{s['n_tokens']:,} tokens{expected}.</p>"
+    )
+
+
+def check(c: Contents) -> str:
+    """The held-out run: predicted against measured."""
+    held = c.prediction
+    if held is None:
+        return p.missing(
+            "No held-out run: there is no prediction.json, so the law has not been tested beyond "
+            "the runs it was fitted to."
+        )
+    predicted, measured = held.get("predicted"), held.get("measured")
+    if predicted is None or measured is None:
+        return p.missing(
+            f"Run {held.get('run_id')} was predicted and has no measured loss yet: it did not "
+            "finish."
+        )
+    error = abs(predicted / measured - 1)
+    best = held.get("best_fitted_loss")
+    interval = held.get("interval_80")
+    boxes = [
+        ("predicted loss", p.nats(predicted),
+         f"80 %: {p.nats(interval[0])} to {p.nats(interval[1])}" if interval else "no interval"),
+        ("measured loss", p.nats(measured), _inside(measured, interval)),
+        ("error of the prediction", p.percent(error), "of the measured loss"),
+    ]  # fmt: skip
+    if p.known(best):
+        boxes.append(
+            ("error without a law", p.percent(abs(best / measured - 1)),
+             f"repeating the best fitted loss, {p.nats(best)}")
+        )  # fmt: skip
+    size = (
+        f"<p>Run <b>{p.text(held.get('run_id'))}</b>: {p.count(held.get('n_params'))} parameters, "
+        f"{p.count(held.get('n_tokens'))} tokens, {p.power(held.get('flops'))} FLOPs. The law was "
+        "fitted without it.</p>"
+    )
+    return size + p.cards(boxes) + _figures(
+        c, ("predicted_measured", "Fitted runs and the held-out run: measured against predicted."),
+        ("rollout", "The same test inside the table: fits to the smaller runs predict the larger."),
+    )  # fmt: skip
+
+
+def _inside(measured: float, interval: Sequence[float] | None) -> str:
+    if not interval:
+        return "&nbsp;"
+    return "inside the interval" if interval[0] <= measured <= interval[1] else "outside it"
+
+
+def isoflop(c: Contents) -> str:
+    """IsoFLOP curves and the power laws through their minima."""
+    body = _figures(
+        c, ("isoflop_curves", "Runs of one budget, a parabola in log N through each budget and its "
+            "minimum; dashed, the law fitted to all runs."),
+        ("isoflop_minima", "The minima against their budgets: how the best size and the best "
+         "number of tokens grow."),
+    )  # fmt: skip
+    frontier = c.evidence.frontier if c.evidence else None
+    if frontier is None:
+        return body
+    rows = [
+        ("out" if g.skipped else "", [
+            (p.power(g.flops), g.flops, ""), (str(len(g.members)), None, ""),
+            (p.count(g.n), None, ""), (p.count(g.d), None, ""), (p.nats(g.loss), None, ""),
+            (p.text(g.skipped or ""), None, "left wrap"),
+        ]) for g in frontier.groups
+    ]  # fmt: skip
+    heads = [("FLOPs", ""), ("runs", ""), ("N at the minimum", ""), ("D", ""), ("loss", ""),
+             ("left out because", "left")]  # fmt: skip
+    a, b = frontier.params["a"], frontier.params["b"]
+    return (
+        body + p.table(heads, rows)
+        + f"<p>Through the minima N* grows as C<sup>{a:.3f}</sup>, D* as C<sup>{b:.3f}</sup>.</p>"
+        + p.notes(w for w in frontier.warnings if "skipped" not in w)
+    )  # fmt: skip
+
+
+def surface(c: Contents) -> str:
+    """The fitted surface with the frontier and its band."""
+    return _figures(
+        c, ("surface", "Contours of the fitted loss; in red the best size of each budget, N*(C), "
+            "with the band that holds 80 % of the resampled fits."),
+        ("frontier", "N*, D* and the loss along the frontier, dotted beyond the largest run."),
+        ("residuals", "What the law leaves unexplained, run by run."),
+    )  # fmt: skip
+
+
+def constants(c: Contents) -> str:
+    """The law's parameters with intervals, its status and warnings."""
+    if c.evidence is None:
+        return p.missing(f"No law: {c.no_law}.")
+    law = c.evidence.content
+    names = [*law["params"], *(k for k in (law.get("exponents") or {}) if k not in law["params"])]
+    values = {**(law.get("exponents") or {}), **law["params"]}
+    rows = []
+    for name in names:
+        spread = (law.get("intervals") or {}).get(name) or {}
+        rows.append(("", [
+            (p.text(name), None, "left"), (p.digits(values[name]), None, ""),
+            (p.digits((law.get("stderr") or {}).get(name)), None, ""),
+            (f"{p.digits(spread.get('10'))} to {p.digits(spread.get('90'))}", None, ""),
+            (f"{p.digits(spread.get('2.5'))} to {p.digits(spread.get('97.5'))}", None, ""),
+        ]))  # fmt: skip
+    heads = [("constant", "left"), ("value", ""), ("standard error", ""), ("80 % interval", ""),
+             ("95 % interval", "")]  # fmt: skip
+    goal, starts = law.get("objective"), law.get("starts")
+    how = [f"method {law.get('method')}", f"{law.get('n_runs')} runs"]
+    if goal:
+        delta = f", delta {goal['delta']:g}" if goal.get("delta") else ""
+        how.append(f"{goal['name']} objective{delta}: sum {goal['sum']:.6g}")
+    if starts:
+        how.append(f"{starts['agreeing']} of {starts['tried']} starts agree")
+    how.append(f"status {law.get('status')}")
+    body = f"<p>{p.text(law.get('formula', law['law']))}</p>" + p.table(heads, rows)
+    body += f'<p class="soft">{p.text("; ".join(how))}.</p>'
+    exponents = law.get("exponents")
+    if exponents:
+        body += (
+            "<p>N* grows as C<sup>a</sup> and D* as C<sup>b</sup>: double the budget, and the best "
+            f"model grows {2 ** exponents['a']:.2f} times and its tokens {2 ** exponents['b']:.2f} "
+            "times.</p>"
+        )
+    body += p.notes(law.get("warnings") or [])
+    return body + _figures(
+        c, ("bootstrap_cloud", "Each dot is the law fitted again to a resampled table."),
+    )  # fmt: skip
+
+
+def loss_curves(c: Contents) -> str:
+    """Learning curves of all runs."""
+    return _figures(
+        c, ("learning_curves", "Training loss (averaged over even steps of log FLOPs) against "
+            "FLOPs, coloured by size; dashed, the lowest loss any run had reached by then."),
+    )  # fmt: skip
+
+
+def runs(c: Contents) -> str:
+    """Every row of the table, what the law says of it, and why it was left out where it was."""
+    if c.frame is None or not len(c.frame):
+        return p.missing("There is no runs.csv.")
+    import pandas as pd
+
+    frame = c.frame
+    outside = c.held_out if c.held_out is not None else frame.iloc[:0]
+    present = [str(name) for name in frame.columns]
+    standard = [name for name in COLUMNS if name in present]
+    varied = [
+        name for name in present
+        if name not in (*COLUMNS, *HIDDEN) and frame[name].astype(str).nunique() > 1
+    ]  # fmt: skip
+    predicted, reasons = _by_row(c)
+    reasons |= {len(frame) + 1 + i: HELD_OUT for i in range(len(outside))}
+    everything = pd.concat([frame, outside], ignore_index=True) if len(outside) else frame
+    heads = [
+        *((COLUMNS[name][0], "left" if COLUMNS[name][1] is None else "") for name in standard),
+        *([("tokens / parameter", "")] if RATIO <= set(present) else []),
+        *([("law's loss", ""), ("residual", "")] if predicted else []),
+        *((name, "") for name in varied), ("left out because", "left"),
+    ]  # fmt: skip
+    rows = []
+    for number, (_, row) in enumerate(everything.iterrows(), 1):
+        cells = [_cell(row[name], COLUMNS[name][1]) for name in standard]
+        if set(present) >= RATIO:
+            cells.append(_cell(_ratio(row), p.count))
+        if predicted:
+            law = predicted.get(number)
+            measured = row.get("loss")
+            gap = None if law is None or not _finite(measured) else float(measured) / law - 1
+            cells.append(_cell(law, p.nats))
+            shown = "&ndash;" if gap is None else f"{100 * gap:+.2f} %"
+            cells.append((shown, "" if gap is None else gap, ""))
+        cells += [_cell(row[name], p.digits) for name in varied]
+        reason = reasons.get(number, "")
+        cells.append((p.text(reason), reason, "left wrap"))
+        rows.append(("out" if reason else "", cells))
+    return (
+        f'<p class="soft">{len(everything)} runs; click a heading to sort.</p>'
+        + p.table(heads, rows, sort=True)
+    )  # fmt: skip
+
+
+# Column -> (heading, form); no form is text.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
+    "run_id": ("run", None),
+    "group": ("group", None),
+    "status": ("status", None),
+    "n_params": ("parameters N", p.count),
+    "n_tokens": ("tokens D", p.count),
+    "flops": ("FLOPs", p.power),
+    "loss": ("loss", p.nats),
+    "train_loss": ("training loss", p.nats),
+}
+HELD_OUT = "held out: predicted before it was trained"
+HIDDEN = ("n_params_non_embedding", "flops_6nd", "seed", "train.flops")
+RATIO = {"n_params", "n_tokens"}
+
+
+def _by_row(c: Contents) -> tuple[dict[int, float], dict[int, str]]:
+    """Row number -> the law's loss, and row number -> why it was left out."""
+    e = c.evidence
+    if e is None:
+        return {}, {}
+    reasons = {int(x["row"]): str(x["reason"]) for x in e.content.get("excluded") or []}
+    if not e.params:
+        return {}, reasons
+    return dict(zip(map(int, e.used), map(float, e.predicted), strict=True)), reasons
+
+
+def _ratio(row: Any) -> float | None:
+    n, d = row["n_params"], row["n_tokens"]
+    return float(d) / float(n) if _finite(n) and _finite(d) and float(n) else None
+
+
+def _finite(x: Any) -> bool:
+    return isinstance(x, int | float | np.number) and math.isfinite(float(x))
+
+
+def _cell(value: Any, form: Callable[[Any], str] | None) -> p.Cell:
+    if form is not None and _finite(value):
+        return form(float(value)), float(value), ""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "&ndash;", "", ""
+    return p.text(value), None, "left" if form is None else ""
+
+
+def repeat(c: Contents) -> str:
+    """The commands, in order."""
+    if not c.commands:
+        return p.missing("No command was recorded in law.json or plan.json.")
+    return "".join(f"<p>{p.text(what)}</p>{p.command(line)}" for what, line in c.commands)
+
+
+def _figures(c: Contents, *wanted: tuple[str, str]) -> str:
+    """Figures by name with their captions; a sentence where one could not be drawn."""
+    made, failed = [], []
+    for name, caption in wanted:
+        if name not in c.figures:
+            reason = c.undrawn.get(name, c.no_law)
+            failed.append(p.missing(f"Not drawn ({name.replace('_', ' ')}): {reason}."))
+            continue
+        width, drawn = svg_inline(c.figures[name], name, caption)
+        kind = ' class="wide"' if width > WIDE else ""
+        made.append(f"<figure{kind}>{drawn}<figcaption>{p.text(caption)}</figcaption></figure>")
+    grid = f'<div class="figures">{"".join(made)}</div>' if made else ""
+    return grid + "".join(failed)
