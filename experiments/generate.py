@@ -1,0 +1,59 @@
+"""Writes text with a trained model: the prompt, then what the model goes on with.
+
+    python -m experiments.generate --workdir=runs/tiny --prompt="def main(" --n_tokens=200
+
+The folder is a work folder of experiments.train (or runs/<run_id> of a sweep): its newest good
+checkpoint, its config and its tokenizer are used. --temperature=0 always takes the most likely
+token; below 1 is safer, above 1 is wilder. --top_k=20 draws from the 20 most likely tokens only.
+The same seed writes the same text. Where the text outgrows the model's window (model.max_length),
+the last half window is read again and the text goes on from there.
+"""
+
+import sys
+import time
+
+from absl import flags, logging
+
+from experiments import cli
+from lm.errors import BadInput
+
+WORKDIR = flags.DEFINE_string("workdir", None, "the folder of a trained run")
+PROMPT = flags.DEFINE_string("prompt", "\n", "the text to go on from")
+N_TOKENS = flags.DEFINE_integer("n_tokens", 200, "tokens to write after the prompt")
+TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "logits are divided by it; 0: most likely")
+TOP_K = flags.DEFINE_integer("top_k", None, "draw from so many most likely tokens; none: all")
+SEED = flags.DEFINE_integer("seed", 0, "of the draws")
+
+
+def main() -> int | None:
+    if not WORKDIR.value:
+        raise BadInput("no run given: add --workdir=DIR, the work folder of a trained run")
+
+    from lm.data import tokenizer as tokenizers
+    from lm.generate import generate
+    from lm.model import transformer
+    from lm.train import checkpoint
+
+    config, params, spec = checkpoint.restore_params(WORKDIR.value)
+    tokenizer = tokenizers.from_spec(spec)
+    prompt = tokenizer.encode((PROMPT.value or "").encode())
+    model = transformer.build(config.model, config.precision.compute)
+    started = time.perf_counter()
+    ids = generate(
+        model, params, prompt[None], N_TOKENS.value, TEMPERATURE.value, TOP_K.value, SEED.value
+    )[0]
+    seconds = time.perf_counter() - started
+    written = tokenizer.decode(prompt) + (b" " if spec["kind"] == "symbols" else b"")
+    # Bytes may stop inside a character: what cannot be shown is replaced, never an error.
+    print((written + tokenizer.decode(ids)).decode(errors="replace"))
+    sys.stdout.flush()
+    logging.info("%d tokens in %.1f s, compiling included", len(ids), seconds)
+    return None
+
+
+def run() -> None:
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
