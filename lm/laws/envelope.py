@@ -91,9 +91,10 @@ def _frontier(found: list[Curve]) -> tuple[dict[str, float] | None, list[Group]]
     inner = np.isfinite(lowest) & (log_n > smallest) & (log_n < largest)
     if np.unique(log_n[inner]).size < 2:
         return None, []
-    log_d = np.array(
-        [np.interp(g, found[k].log_c, found[k].log_d) for g, k in zip(grid, best, strict=True)]
-    )
+    log_d = np.empty(POINTS)
+    for k in np.unique(best):
+        on = best == k
+        log_d[on] = np.interp(grid[on], found[k].log_c, found[k].log_d)
     c, n, d, y = grid[inner], log_n[inner], log_d[inner], lowest[inner]
     a, n_0 = np.polyfit(c - c.mean(), n, 1)
     b, d_0 = np.polyfit(c - c.mean(), d, 1)

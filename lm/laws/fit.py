@@ -126,7 +126,7 @@ def search_valley(problem: Problem, found: Minimum, weight: Array) -> tuple[Mini
     """More starts, from around the best minimum along its two flattest directions.
 
     An objective of absolute values has small hollows all along a flat valley. A quadratic model of
-    the valley says how far to go for the objective to rise by what one to sixteen rows contribute.
+    the valley says how far to go for the objective to rise by what one and six rows contribute.
     Repeated while it finds something lower.
     """
     for _ in range(6):
@@ -137,7 +137,7 @@ def search_valley(problem: Problem, found: Minimum, weight: Array) -> tuple[Mini
         values, vectors = np.linalg.eigh(found.point.M[best])
         steps = []
         for value, vector in zip(values[:2], vectors.T[:2], strict=False):
-            for rise in (0.5, 2.0, 8.0):
+            for rise in (1.0, 6.0):
                 length = np.sqrt(2 * rise * f / problem.y.size / max(value, 1e-300))
                 step = vector * min(length, 3.0 / np.abs(vector).max())
                 steps += [step, -step]

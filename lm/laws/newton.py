@@ -17,6 +17,7 @@ Array = np.ndarray
 ROUNDING = 1e-13  # a gradient this small beside the sum of its terms' absolute values is zero
 
 
+FEW = 64  # problems up to which LAPACK, one call a problem inside, beats L D L^T over all
 FIELDS = ("f", "g", "terms", "noise", "H", "M")
 
 
@@ -75,7 +76,14 @@ def solve(A: Array, b: Array, floor: Array) -> tuple[Array, Array]:
 
     A pivot below floor[:, k] marks the problem as not positive definite.
     """
-    P = b.shape[1]
+    S, P = b.shape
+    if S <= FEW:
+        # LAPACK costs more a problem and less a call; it can only say that one of them failed.
+        try:
+            np.linalg.cholesky(A)
+            return np.linalg.solve(A, b[:, :, None])[:, :, 0], np.ones(S, dtype=bool)
+        except np.linalg.LinAlgError:
+            pass
     L = [[A[:, i, j].copy() for j in range(i + 1)] for i in range(P)]
     positive = np.ones(len(b), dtype=bool)
     pivots = []

@@ -24,7 +24,8 @@ def retraction(problem: Problem) -> Callable[[Array], Array] | None:
 
     def retract(theta: Array) -> Array:
         params = coordinates.scaled_params(theta)
-        solved = project(law, {n: params[n] for n in kept}, problem.scaled_x, problem.y)
+        start = {n: params[n] for n in kept}
+        solved = project(law, start, problem.scaled_x, problem.y, problem.weights)
         return coordinates.of_scaled(solved)
 
     return retract
@@ -35,7 +36,7 @@ def start_points(problem: Problem) -> Array:
     law, x, y = problem.law, problem.scaled_x, problem.y
     start = law.starts(x, y)
     if law.linear:
-        start = project(law, start | _held(problem, start), x, y)
+        start = project(law, start | _held(problem, start), x, y, problem.weights)
     theta = problem.coordinates.of_scaled(start)
     theta = np.where(np.isfinite(theta), theta, 0.0)
     theta = np.clip(theta, problem.lower, problem.upper)
@@ -50,13 +51,17 @@ def _held(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.full(count, value) for name, value in held.items()}
 
 
-def project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
+def project(
+    law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array, weights: Array
+) -> dict[str, Array]:
     """The start completed by the linear parameters of least relative squares, kept positive."""
     with np.errstate(all="ignore"):  # starts that overflow are of no use, and refused later
-        return _project(law, start, x, y)
+        return _project(law, start, x, y, np.sqrt(weights))
 
 
-def _project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array) -> dict:
+def _project(
+    law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array, root: Array
+) -> dict[str, Array]:
     lifted = {n: v[:, None] for n, v in start.items()}
     unknown = [n for n in law.linear if n not in start]
     if not unknown:
@@ -71,9 +76,9 @@ def _project(law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Ar
         ],
         axis=-1,
     )
-    columns = np.clip(np.nan_to_num(columns / y[:, None]), -1e100, 1e100)
+    columns = np.clip(np.nan_to_num(columns * (root / y)[:, None]), -1e100, 1e100)
     solution = _least_squares(
-        columns, np.broadcast_to(1.0 - base / y, shape), _floors(law, unknown)
+        columns, np.broadcast_to(root * (1.0 - base / y), shape), _floors(law, unknown)
     )
     return {**start, **{n: solution[:, k] for k, n in enumerate(unknown)}}
 
