@@ -4,16 +4,15 @@
 where it would have stood. The page opens from disk and asks for nothing outside itself.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from lm.laws import report_page as p
 from lm.laws.evidence import Evidence
 from lm.laws.figures.style import svg_inline
+from lm.laws.isoflop import Frontier
+from lm.laws.report_runs import runs_table
 
 WIDE = 6.5  # inches: a wider figure scrolls on a small screen instead of shrinking to nothing
 
@@ -167,40 +166,47 @@ def _inside(measured: float, interval: Sequence[float] | None) -> str:
 
 
 def isoflop(c: Contents) -> str:
-    """IsoFLOP curves and the power laws through their minima."""
-    body = _figures(
+    """IsoFLOP curves, their minima in a table and the power laws through the minima."""
+    curves = _figures(
         c, ("isoflop_curves", "Runs of one budget, a parabola in log N through each budget and its "
             "minimum; dashed, the law fitted to all runs."),
-        ("isoflop_minima", "The minima against their budgets: how the best size and the best "
-         "number of tokens grow."),
+    )  # fmt: skip
+    powers = _figures(
+        c, ("isoflop_minima", "The minima against their budgets: how the best size and the best "
+            "number of tokens grow."),
     )  # fmt: skip
     frontier = c.evidence.frontier if c.evidence else None
-    if frontier is None:
-        return body
+    return curves + powers if frontier is None else p.beside(curves, _minima(frontier)) + powers
+
+
+def _minima(frontier: Frontier) -> str:
     rows = [
         ("out" if g.skipped else "", [
-            (p.power(g.flops), g.flops, ""), (str(len(g.members)), None, ""),
+            (p.power(g.flops), None, ""), (str(len(g.members)), None, ""),
             (p.count(g.n), None, ""), (p.count(g.d), None, ""), (p.nats(g.loss), None, ""),
-            (p.text(g.skipped or ""), None, "left wrap"),
         ]) for g in frontier.groups
     ]  # fmt: skip
-    heads = [("FLOPs", ""), ("runs", ""), ("N at the minimum", ""), ("D", ""), ("loss", ""),
-             ("left out because", "left")]  # fmt: skip
+    heads = [("FLOPs", ""), ("runs", ""), ("N at minimum", ""), ("D at minimum", ""), ("loss", "")]
     a, b = frontier.params["a"], frontier.params["b"]
     return (
-        body + p.table(heads, rows)
+        p.table(heads, rows)
         + f"<p>Through the minima N* grows as C<sup>{a:.3f}</sup>, D* as C<sup>{b:.3f}</sup>.</p>"
-        + p.notes(w for w in frontier.warnings if "skipped" not in w)
-    )  # fmt: skip
+        + p.notes(frontier.warnings)
+    )
 
 
 def surface(c: Contents) -> str:
-    """The fitted surface with the frontier and its band."""
+    """The fitted surface with the frontier and its band; a law of one input with its runs."""
+    if "one_input" in c.figures:
+        return _figures(
+            c, ("one_input", "The fitted law through its runs; hollow, runs it was not fitted to."),
+            ("residuals", "What the law leaves unexplained, run by run."),
+        )  # fmt: skip
     return _figures(
         c, ("surface", "Contours of the fitted loss; in red the best size of each budget, N*(C), "
             "with the band that holds 80 % of the resampled fits."),
-        ("frontier", "N*, D* and the loss along the frontier, dotted beyond the largest run."),
         ("residuals", "What the law leaves unexplained, run by run."),
+        ("frontier", "N*, D* and the loss along the frontier, dotted beyond the largest run."),
     )  # fmt: skip
 
 
@@ -216,11 +222,11 @@ def constants(c: Contents) -> str:
         spread = (law.get("intervals") or {}).get(name) or {}
         rows.append(("", [
             (p.text(name), None, "left"), (p.digits(values[name]), None, ""),
-            (p.digits((law.get("stderr") or {}).get(name)), None, ""),
-            (f"{p.digits(spread.get('10'))} to {p.digits(spread.get('90'))}", None, ""),
-            (f"{p.digits(spread.get('2.5'))} to {p.digits(spread.get('97.5'))}", None, ""),
+            (p.digits((law.get("stderr") or {}).get(name), 3), None, ""),
+            (_between(spread, "10", "90"), None, ""),
+            (_between(spread, "2.5", "97.5"), None, ""),
         ]))  # fmt: skip
-    heads = [("constant", "left"), ("value", ""), ("standard error", ""), ("80 % interval", ""),
+    heads = [("constant", "left"), ("value", ""), ("std. error", ""), ("80 % interval", ""),
              ("95 % interval", "")]  # fmt: skip
     goal, starts = law.get("objective"), law.get("starts")
     how = [f"method {law.get('method')}", f"{law.get('n_runs')} runs"]
@@ -230,7 +236,8 @@ def constants(c: Contents) -> str:
     if starts:
         how.append(f"{starts['agreeing']} of {starts['tried']} starts agree")
     how.append(f"status {law.get('status')}")
-    body = f"<p>{p.text(law.get('formula', law['law']))}</p>" + p.table(heads, rows)
+    cloud = _figures(c, ("bootstrap_cloud", "Each dot is the law fitted to a resampled table."))
+    body = p.table(heads, rows)
     body += f'<p class="soft">{p.text("; ".join(how))}.</p>'
     exponents = law.get("exponents")
     if exponents:
@@ -240,106 +247,35 @@ def constants(c: Contents) -> str:
             "times.</p>"
         )
     body += p.notes(law.get("warnings") or [])
-    return body + _figures(
-        c, ("bootstrap_cloud", "Each dot is the law fitted again to a resampled table."),
+    profiles = _figures(
+        c, ("profile_curves", "Each constant held at other values while all others are fitted "
+            "again: where the curve crosses a line, that interval ends."),
     )  # fmt: skip
+    formula = f"<p>{p.text(law.get('formula', law['law']))}</p>"
+    return formula + p.beside(body, cloud) + profiles
+
+
+def _between(spread: Mapping[str, Any], low: str, high: str) -> str:
+    if not (p.known(spread.get(low)) and p.known(spread.get(high))):
+        return "&ndash;"
+    return f"{p.digits(spread[low], 4)} to {p.digits(spread[high], 4)}"
 
 
 def loss_curves(c: Contents) -> str:
-    """Learning curves of all runs."""
+    """Learning curves of all runs, and what a sharper metric would make of their losses."""
     return _figures(
         c, ("learning_curves", "Training loss (averaged over even steps of log FLOPs) against "
             "FLOPs, coloured by size; dashed, the lowest loss any run had reached by then."),
+        ("emergence", "The same runs judged by a smooth and by a sharp metric: what seems to "
+         "appear suddenly has been improving all along."),
     )  # fmt: skip
 
 
 def runs(c: Contents) -> str:
-    """Every row of the table, what the law says of it, and why it was left out where it was."""
-    if c.frame is None or not len(c.frame):
+    """The table of runs, with those that no fit saw."""
+    if c.frame is None:
         return p.missing("There is no runs.csv.")
-    import pandas as pd
-
-    frame = c.frame
-    outside = c.held_out if c.held_out is not None else frame.iloc[:0]
-    present = [str(name) for name in frame.columns]
-    standard = [name for name in COLUMNS if name in present]
-    varied = [
-        name for name in present
-        if name not in (*COLUMNS, *HIDDEN) and frame[name].astype(str).nunique() > 1
-    ]  # fmt: skip
-    predicted, reasons = _by_row(c)
-    reasons |= {len(frame) + 1 + i: HELD_OUT for i in range(len(outside))}
-    everything = pd.concat([frame, outside], ignore_index=True) if len(outside) else frame
-    heads = [
-        *((COLUMNS[name][0], "left" if COLUMNS[name][1] is None else "") for name in standard),
-        *([("tokens / parameter", "")] if RATIO <= set(present) else []),
-        *([("law's loss", ""), ("residual", "")] if predicted else []),
-        *((name, "") for name in varied), ("left out because", "left"),
-    ]  # fmt: skip
-    rows = []
-    for number, (_, row) in enumerate(everything.iterrows(), 1):
-        cells = [_cell(row[name], COLUMNS[name][1]) for name in standard]
-        if set(present) >= RATIO:
-            cells.append(_cell(_ratio(row), p.count))
-        if predicted:
-            law = predicted.get(number)
-            measured = row.get("loss")
-            gap = None if law is None or not _finite(measured) else float(measured) / law - 1
-            cells.append(_cell(law, p.nats))
-            shown = "&ndash;" if gap is None else f"{100 * gap:+.2f} %"
-            cells.append((shown, "" if gap is None else gap, ""))
-        cells += [_cell(row[name], p.digits) for name in varied]
-        reason = reasons.get(number, "")
-        cells.append((p.text(reason), reason, "left wrap"))
-        rows.append(("out" if reason else "", cells))
-    return (
-        f'<p class="soft">{len(everything)} runs; click a heading to sort.</p>'
-        + p.table(heads, rows, sort=True)
-    )  # fmt: skip
-
-
-# Column -> (heading, form); no form is text.
-COLUMNS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
-    "run_id": ("run", None),
-    "group": ("group", None),
-    "status": ("status", None),
-    "n_params": ("parameters N", p.count),
-    "n_tokens": ("tokens D", p.count),
-    "flops": ("FLOPs", p.power),
-    "loss": ("loss", p.nats),
-    "train_loss": ("training loss", p.nats),
-}
-HELD_OUT = "held out: predicted before it was trained"
-HIDDEN = ("n_params_non_embedding", "flops_6nd", "seed", "train.flops")
-RATIO = {"n_params", "n_tokens"}
-
-
-def _by_row(c: Contents) -> tuple[dict[int, float], dict[int, str]]:
-    """Row number -> the law's loss, and row number -> why it was left out."""
-    e = c.evidence
-    if e is None:
-        return {}, {}
-    reasons = {int(x["row"]): str(x["reason"]) for x in e.content.get("excluded") or []}
-    if not e.params:
-        return {}, reasons
-    return dict(zip(map(int, e.used), map(float, e.predicted), strict=True)), reasons
-
-
-def _ratio(row: Any) -> float | None:
-    n, d = row["n_params"], row["n_tokens"]
-    return float(d) / float(n) if _finite(n) and _finite(d) and float(n) else None
-
-
-def _finite(x: Any) -> bool:
-    return isinstance(x, int | float | np.number) and math.isfinite(float(x))
-
-
-def _cell(value: Any, form: Callable[[Any], str] | None) -> p.Cell:
-    if form is not None and _finite(value):
-        return form(float(value)), float(value), ""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "&ndash;", "", ""
-    return p.text(value), None, "left" if form is None else ""
+    return runs_table(c.frame, c.held_out, c.evidence)
 
 
 def repeat(c: Contents) -> str:

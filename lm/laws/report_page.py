@@ -21,10 +21,10 @@ h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; padding-top: .9rem;
   border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
 p { margin: .5rem 0; max-width: 46rem; }
-a { color: var(--blue); }
+a { color: var(--blue); } sup { line-height: 0; }
 nav { margin: .3rem 0 1rem; font-size: .9rem; } nav a { margin-right: .9rem; }
-.answer { font-size: 1.45rem; line-height: 1.3; font-weight: 650; margin: .7rem 0 .9rem;
-  max-width: 50rem; }
+.answer { font-size: 1.45rem; line-height: 1.35; font-weight: 650; margin: .7rem 0 .9rem;
+  max-width: none; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr));
   gap: .7rem; margin: .8rem 0; }
 .card { border: 1px solid var(--line); border-radius: .5rem; padding: .65rem .8rem;
@@ -37,32 +37,37 @@ nav { margin: .3rem 0 1rem; font-size: .9rem; } nav a { margin-right: .9rem; }
 .notes li { margin: .2rem 0; overflow-wrap: anywhere; }
 .missing { padding: .6rem .9rem; border: 1px dashed #b8c0c8; border-radius: .4rem;
   color: var(--soft); max-width: 46rem; overflow-wrap: anywhere; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr));
-  gap: 1.2rem; align-items: start; }
-figure { margin: 0; min-width: 0; } figure svg { width: 100%; height: auto; display: block; }
-.wide { overflow-x: auto; } .wide svg { min-width: 36rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr));
+  gap: 1.2rem 2rem; align-items: start; }
+figure { margin: 0; min-width: 0; }
+figure svg { width: 100%; max-width: 35rem; height: auto; display: block; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr));
+  gap: .5rem 2rem; align-items: start; margin-bottom: 1.2rem; }
+.beside > div { min-width: 0; }
+.wide { grid-column: 1 / -1; overflow-x: auto; }
+.wide svg { min-width: 34rem; max-width: 56rem; }
 figcaption { font-size: .85rem; color: var(--soft); margin-top: .3rem; max-width: 40rem; }
 .table { overflow-x: auto; margin: .6rem 0; border: 1px solid var(--line); border-radius: .4rem; }
-table { border-collapse: collapse; width: 100%; font-size: .86rem;
+table { border-collapse: collapse; width: 100%; font-size: .84rem;
   font-variant-numeric: tabular-nums; }
-th, td { padding: .32rem .6rem; text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .5rem; text-align: right; white-space: nowrap; }
 th { background: var(--pale); border-bottom: 1px solid var(--line); font-weight: 600; }
 td { border-bottom: 1px solid #eef1f4; } tr:last-child td { border-bottom: 0; }
-.left { text-align: left; } .wrap { white-space: normal; min-width: 12rem; }
+.left { text-align: left; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0;
   cursor: pointer; } th button::after { content: " \\2195"; color: #9aa4ae; }
 th[aria-sort=ascending] button::after { content: " \\2191"; color: var(--ink); }
 th[aria-sort=descending] button::after { content: " \\2193"; color: var(--ink); }
 tr.out td { color: var(--warm); }
 pre { background: var(--pale); border: 1px solid var(--line); border-radius: .4rem;
-  padding: .6rem .8rem; overflow-x: auto; font-size: .84rem; white-space: pre-wrap;
-  overflow-wrap: anywhere; margin: .3rem 0 .8rem; }
+  padding: .6rem .8rem; overflow-x: auto; font-size: .84rem; margin: .3rem 0 .8rem; }
 @media (max-width: 40rem) { .answer { font-size: 1.2rem; } .card b { font-size: 1.25rem; }
   .cards { grid-template-columns: repeat(2, 1fr); } }
 @media print { body { font-size: 10pt; } main { max-width: none; padding: 0; }
   nav, th button::after { display: none; } h2, h3 { break-after: avoid; }
   figure, .card, .notes, tr { break-inside: avoid; } .table, .wide { overflow: visible; }
-  .figures { grid-template-columns: 1fr 1fr; } table { font-size: 7pt; }
+  .figures { grid-template-columns: 1fr 1fr; } .wide svg { min-width: 0; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: 7pt; }
   th, td { padding: .15rem .3rem; white-space: normal; overflow-wrap: anywhere; }
   .card, .notes, th, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
@@ -142,9 +147,9 @@ def percent(x: Any) -> str:
     return f"{float(f'{100 * float(x):.2g}'):g}&nbsp;%" if known(x) else "&ndash;"
 
 
-def digits(x: Any) -> str:
-    """Six significant digits."""
-    return f"{float(x):.6g}" if known(x) else "&ndash;"
+def digits(x: Any, places: int = 6) -> str:
+    """A number with this many significant digits."""
+    return f"{float(x):.{places}g}" if known(x) else "&ndash;"
 
 
 def known(x: Any) -> bool:
@@ -174,6 +179,11 @@ def missing(reason: str) -> str:
 
 def command(line: str) -> str:
     return f"<pre><code>{text(line)}</code></pre>"
+
+
+def beside(left: str, right: str) -> str:
+    """Two parts side by side, one below the other where the page is narrow."""
+    return f'<div class="beside"><div>{left}</div><div>{right}</div></div>'
 
 
 # A cell: (HTML, value to sort by or None, class name or "").

@@ -36,13 +36,14 @@ def residuals(
     amount: np.ndarray,
     role: str = "flops",
     outliers: np.ndarray | None = None,
+    label: str = "",
 ) -> "Figure":
     """Measured over predicted, in percent, against an amount, and their histogram.
 
     outliers: indices of rows to be ringed.
     """
     percent = 100 * np.expm1(np.log(measured) - np.log(predicted))
-    drawn, axes = figure(1, 2, (7.2, 3.6), width_ratios=[3, 1], sharey=True)
+    drawn, axes = figure(1, 2, (6.2, 4.2), width_ratios=[3.2, 1], sharey=True)
     left, right = axes[0]
     left.axhline(0, color=GREY, lw=1)
     left.plot(amount, percent, "o", color=BLUE, ms=3.8, mew=0, alpha=0.75, label="runs")
@@ -52,8 +53,8 @@ def residuals(
             label="flagged as outliers",
         )  # fmt: skip
         left.legend(loc="best")
-    log_axis(left, "x", FORMS.get(role, count))
-    left.set(xlabel=LABELS.get(role, role), ylabel="measured / law - 1 (%)")
+    log_axis(left, "x", FORMS.get(role, count), 5)
+    left.set(xlabel=LABELS.get(role, label or role), ylabel="measured / law - 1 (%)")
     middle, spread = np.median(percent), 1.4826 * np.median(np.abs(percent - np.median(percent)))
     low, high = percent.min(), percent.max()
     right.hist(

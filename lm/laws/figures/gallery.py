@@ -104,7 +104,7 @@ def residuals(m: Material) -> "Figure":
     role = next(r for r in ("flops", "n", *e.law.inputs) if r in e.runs.x)
     flagged = [item["row"] for item in e.content.get("outliers") or []]
     rows = np.flatnonzero(np.isin(e.used, flagged))
-    return checks.residuals(e.runs.y, e.predicted, e.runs.x[role], role, rows)
+    return checks.residuals(e.runs.y, e.predicted, e.runs.x[role], role, rows, _column(e, role))
 
 
 def predicted_measured(m: Material) -> "Figure":
@@ -186,8 +186,13 @@ def one_input(m: Material) -> "Figure":
     usable = np.isfinite(held[0]) & np.isfinite(held[1])
     return broken.one_input(
         e.law, e.params, e.runs.x[role], e.runs.y, held_out=(held[0][usable], held[1][usable]),
-        samples=e.samples, label=column.replace("_", " ").replace("$", r"\$"),
+        samples=e.samples, label=_column(e, role),
     )  # fmt: skip
+
+
+def _column(e: Evidence, role: str) -> str:
+    """The column of a role as words; a dollar would start a formula."""
+    return e.runs.columns.get(role, role).replace("_", " ").replace("$", r"\$")
 
 
 def emergence(m: Material) -> "Figure":

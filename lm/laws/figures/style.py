@@ -205,7 +205,12 @@ def svg_text(drawn: "Figure") -> str:
             drawn.draw_without_rendering()
             drawn.set_layout_engine("none")  # laid out once: later drawings keep the places
         drawn.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "isoflop"})
-    return buffer.getvalue()
+    # Six decimals of a point are five too many, and half of the file.
+    return re.sub(
+        r' (?:d|x|y)="[^"]*"',
+        lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found.group(0)),
+        buffer.getvalue(),
+    )
 
 
 def svg_inline(document: str, prefix: str, label: str) -> tuple[float, str]:

@@ -53,7 +53,7 @@ def surface_frontier(
     best = path.n[:, 0]
     bottom = min(runs.x["n"].min(), np.nanmin(best)) / 1.5
     top = max(runs.x["n"].max(), np.nanmax(best)) * 1.5
-    c, n = np.meshgrid(np.geomspace(low, high, 120), np.geomspace(bottom, top, 120))
+    c, n = np.meshgrid(np.geomspace(low, high, 90), np.geomspace(bottom, top, 90))
     loss = law.loss(n, ledger.tokens(n, c))
     levels = contour_levels(path.loss[:, 0], float(runs.y.max()))
     shades = [colormaps["viridis_r"](s) for s in np.linspace(0.15, 1, len(levels))]

@@ -34,7 +34,7 @@ def sign(name: str) -> str:
     """A parameter's name as it is written in its paper."""
     if name in SIGNS:
         return SIGNS[name]
-    letter, _, index = name.partition("_")
+    letter, index = (name[0], name[1:]) if name[1:].isdigit() else name.partition("_")[::2]
     return f"${letter}_{{{index}}}$" if index else f"${name}$"
 
 
@@ -136,7 +136,8 @@ def _one_profile(ax, shown: Profile, fitted: float, top: float = 1.5) -> None:
     span = np.array([near.min(), near.max(), *edge])
     ax.set_ylim(-0.03 * top, top)
     if shown.quantity.log:
-        ax.set_xlim(span.min() / 1.15, span.max() * 1.15)
+        pad = (span.max() / span.min()) ** 0.08
+        ax.set_xlim(span.min() / pad, span.max() * pad)
         log_axis(ax, "x", count, 5)
     else:
         pad = 0.08 * (span.max() - span.min() + 1e-12)
