@@ -133,6 +133,18 @@ def test_every_law_recovers_its_parameters(name):
     np.testing.assert_allclose(found.residuals(), 0, atol=1e-12)
 
 
+def test_accuracies_may_be_zero():
+    law = LAWS["accuracy_sigmoid"]
+    loss = np.linspace(1.5, 4.0, 40)
+    true = {"a": 0.9, "k": 6.0, "L_0": 2.2, "b": 0.0}
+    noise = np.random.default_rng(0).normal(0, 0.01, 40)
+    y = np.round(np.clip(law.predict(true, {"loss": loss}) + noise, 0, 1), 2)
+    assert np.any(y == 0)
+    found = fit(law, {"loss": loss}, y, delta=0.01)
+    assert found.status == "converged"
+    assert found.params == pytest.approx(true, rel=0.1, abs=0.02)
+
+
 def test_every_law_has_a_recovery():
     assert RECOVER.keys() == LAWS.keys()
 

@@ -16,6 +16,7 @@ Array = np.ndarray
 
 WIDEST = 0.008  # the widest quadratic part that a Huber fit begins with, in log loss
 RELATIVE = Objective("relative", "identity", float("inf"))  # with weights 1 / y^2
+CARRIED = 60  # distinct points that go on from the first stage
 SAME = 1e-8  # relative difference of objectives below which two starts reached the same minimum
 
 
@@ -52,7 +53,7 @@ class Fit:
         return self.law.predict(self.params, x)
 
     def residuals(self) -> Array:
-        """Residual of every fitted row, in the objective's link: observed too low is positive."""
+        """Residual of every fitted row in the objective's link; above zero: predicted too high."""
         return self.problem.residuals(self.theta)[0]
 
 
@@ -75,6 +76,8 @@ def fit(
     values that are not positive numbers.
     """
     goal = make_objective(objective, delta, tau)
+    if law.target == "accuracy":
+        goal = goal.on_differences()
     constraints = Constraints.of(law, fixed, tied, bounds)
     y = np.asarray(y, dtype=np.float64)
     _check(law, x, y, weights, constraints)
@@ -84,10 +87,10 @@ def fit(
         scale = float(np.mean(weights))
         weights = weights / scale
     problem = Problem(law, x, y, goal, constraints, weights)
-    minimum, tried = from_starts(problem)
+    minimum, tried, left = from_starts(problem)
     if np.isfinite(goal.delta):
         minimum, tried = search_valley(problem, minimum, tried)
-    return _conclude(problem, minimum, tried, scale)
+    return _conclude(problem, minimum, tried, left, scale)
 
 
 def make_objective(name: str | Objective, delta: float = 1e-3, tau: float = 0.5) -> Objective:
@@ -95,20 +98,22 @@ def make_objective(name: str | Objective, delta: float = 1e-3, tau: float = 0.5)
     return name if isinstance(name, Objective) else objective(name, delta, tau)
 
 
-def from_starts(problem: Problem) -> tuple[Minimum, Array]:
-    """Every start's minimum, distinct ones only, and how many starts led to each (S,).
+def from_starts(problem: Problem) -> tuple[Minimum, Array, int]:
+    """The starts' distinct minima, how many starts led to each (S,), and how many were left behind.
 
     First least squares of the relative error, linear parameters projected out: smooth, so that
     starts which meet there would go the same way from there on, and go on as one. A Huber
-    objective is then approached through wider ones.
+    objective is then approached through wider ones. Of very many starts the best go on.
     """
     theta = start_points(problem)
     weight = np.ones(len(theta), dtype=int)
     retract = retraction(problem)
-    first = problem.replaced(RELATIVE).reweighted(problem.weights / problem.y**2)
+    first = problem.replaced(RELATIVE).reweighted(problem.weights / problem.unit**2)
     steps = 12 if retract else 15
     found = minimise(first, theta, first.lower, first.upper, steps, 1e-9, retract=retract)
     theta, weight = _distinct(found, weight)
+    left = int(weight[CARRIED:].sum())
+    theta, weight = theta[:CARRIED], weight[:CARRIED]
     for stage in stages(problem.objective)[:-1]:
         here = problem.replaced(stage)
         theta = minimise(here, theta, here.lower, here.upper, 6, 1e-3).theta
@@ -119,7 +124,7 @@ def from_starts(problem: Problem) -> tuple[Minimum, Array]:
     if moving.size and lowest > rounding_level(problem):
         more = minimise(problem, found.theta[moving], problem.lower, problem.upper, 150)
         found.put(moving, more)
-    return found, weight
+    return found, weight, left
 
 
 def search_valley(problem: Problem, found: Minimum, weight: Array) -> tuple[Minimum, Array]:
@@ -161,7 +166,10 @@ def stages(goal: Objective) -> list[Objective]:
 
 
 def _distinct(found: Minimum, weight: Array) -> tuple[Array, Array]:
-    """Different minima with the number of starts behind each; points still moving stay apart."""
+    """Different minima, best first, with the number of starts behind each.
+
+    Points still moving stay apart.
+    """
     theta: list[Array] = []
     counts: list[int] = []
     for k in np.argsort(found.point.f):
@@ -176,7 +184,7 @@ def _distinct(found: Minimum, weight: Array) -> tuple[Array, Array]:
     return np.array(theta), np.array(counts)
 
 
-def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> Fit:
+def _conclude(problem: Problem, found: Minimum, starts: Array, left: int, scale: float) -> Fit:
     """The best converged minimum as a Fit, with its status."""
     value = np.where(np.isfinite(found.point.f), found.point.f, np.inf)
     warnings: list[str] = []
@@ -216,13 +224,13 @@ def _conclude(problem: Problem, found: Minimum, starts: Array, scale: float) -> 
         sum=float(value[best]) * scale,
         mean=float(value[best]) * scale / problem.y.size,
         gradient=gradient,
-        tried=int(starts.sum()),
+        tried=int(starts.sum()) + left,
         agreeing=int(starts[near & reached].sum()),
         status=status,
         warnings=warnings,
         problem=problem,
         theta=theta,
-        objectives=np.repeat(value, starts) * scale,
+        objectives=np.append(np.repeat(value, starts) * scale, np.full(left, np.inf)),
     )
 
 
@@ -282,7 +290,8 @@ def _check(law: Law, x: Mapping[str, Array], y: Array, weights, constraints: Con
             raise BadInput(f"{role} has {values.size} values and the loss has {y.size}")
         if not np.all(np.isfinite(values)) or np.any(values <= 0):
             raise BadInput(f"{role} must be positive numbers: remove or repair those rows")
-    if not np.all(np.isfinite(y)) or np.any(y <= 0):
+    low = y < 0 if law.target == "accuracy" else y <= 0
+    if not np.all(np.isfinite(y)) or np.any(low):
         raise BadInput(f"{law.target} must be positive numbers: remove or repair those rows")
     if weights is not None:
         w = np.asarray(weights, dtype=np.float64)

@@ -5,7 +5,7 @@ rho continuous and once differentiable, so that one Newton method serves them al
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,8 +37,11 @@ class Objective:
         """The same objective with a wider or narrower quadratic part, of the same slope."""
         if not np.isfinite(self.delta):
             return self
-        scale = self.scale * self.delta / delta
-        return Objective(self.name, self.link, delta, scale, self.over, self.under)
+        return replace(self, delta=delta, scale=self.scale * self.delta / delta)
+
+    def on_differences(self) -> "Objective":
+        """The same objective of plain differences: accuracies may be zero."""
+        return replace(self, link="identity")
 
     def residual(self, predicted: np.ndarray, observed: np.ndarray) -> np.ndarray:
         """link(predicted) - link(observed), accurate where the two are close."""

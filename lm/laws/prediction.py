@@ -42,10 +42,12 @@ def predict(
     points = {role: np.atleast_1d(np.asarray(x[role], dtype=np.float64)) for role in fit.law.inputs}
     loss = fit.predict(points)
     curves = fit.law.predict(samples.params, points)
-    scatter = np.log(fit.problem.y) - np.log(fit.predict(fit.problem.x))
+    relative = fit.law.target == "loss"
+    fitted = fit.predict(fit.problem.x)
+    scatter = np.log(fit.problem.y) - np.log(fitted) if relative else fit.problem.y - fitted
     freedom = scatter.size / max(scatter.size - fit.theta.shape[1], 1)
     drawn = np.random.default_rng(seed).choice(scatter, curves.shape) * np.sqrt(freedom)
-    runs = curves * np.exp(drawn)
+    runs = curves * np.exp(drawn) if relative else curves + drawn
     factor = outside(fit.problem.x, points)
     return Prediction(
         loss=loss,

@@ -198,6 +198,8 @@ class Problem:
         self.sum = None
         if law.monomials and self.coordinates.scaled:
             self.sum = MonomialSum(law.monomials, law.names, law.log, self.scaled_x, self.y.size)
+        # What errors are judged against: relative ones of a loss, plain ones of an accuracy.
+        self.unit = self.y if law.target == "loss" else np.ones_like(self.y)
         self.weights = np.ones_like(self.y) if weights is None else np.asarray(weights, np.float64)
 
     def replaced(self, objective: Objective) -> "Problem":

@@ -215,18 +215,18 @@ def frontier(
 
 
 def flag_outliers(found: Fit, runs: Runs) -> list[dict[str, Any]]:
-    """Rows far from the fit: row, log residual (observed over predicted) and a reason."""
-    residual = np.log(runs.y) - np.log(np.maximum(found.predict(runs.x), 1e-300))
+    """Rows far from the fit: row, residual in the objective's link (observed higher), a reason."""
+    residual = -found.residuals()
     spread_ = 1.4826 * np.median(np.abs(residual - np.median(residual)))
     if not np.isfinite(spread_) or spread_ < 1e-12:
         return []
     flagged = []
     for k in np.flatnonzero(np.abs(residual) > OUTLIER * spread_):
-        percent = 100 * np.expm1(residual[k])
+        percent = 100 * (runs.y[k] / found.predict(runs.x)[k] - 1)
         flagged.append(
             {
                 "row": int(runs.rows[k]),
-                "log_residual": float(residual[k]),
+                "residual": float(residual[k]),
                 "reason": f"{found.law.target} is {abs(percent):.3g} % "
                 f"{'above' if percent > 0 else 'below'} the fit, "
                 f"{abs(residual[k]) / spread_:.1f} robust standard deviations",

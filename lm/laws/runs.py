@@ -118,7 +118,7 @@ def read_runs(
             kind = "missing" if np.isnan(values[role][k]) else "infinite"
             excluded.append({"row": int(numbers[k]), "reason": f"{mapping[role]} is {kind}"})
         usable &= ~bad
-        low = usable & (values[role] <= 0)
+        low = usable & ((values[role] < 0) if role == "accuracy" else (values[role] <= 0))
         if low.any():
             first = int(np.flatnonzero(low)[0])
             raise BadInput(

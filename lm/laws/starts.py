@@ -25,7 +25,7 @@ def retraction(problem: Problem) -> Callable[[Array], Array] | None:
     def retract(theta: Array) -> Array:
         params = coordinates.scaled_params(theta)
         start = {n: params[n] for n in kept}
-        solved = project(law, start, problem.scaled_x, problem.y, problem.weights)
+        solved = project(problem, start)
         return coordinates.of_scaled(solved)
 
     return retract
@@ -36,7 +36,7 @@ def start_points(problem: Problem) -> Array:
     law, x, y = problem.law, problem.scaled_x, problem.y
     start = law.starts(x, y)
     if law.linear:
-        start = project(law, start | _held(problem, start), x, y, problem.weights)
+        start = project(problem, start | _held(problem, start))
     theta = problem.coordinates.of_scaled(start)
     theta = np.where(np.isfinite(theta), theta, 0.0)
     theta = np.clip(theta, problem.lower, problem.upper)
@@ -51,17 +51,14 @@ def _held(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.full(count, value) for name, value in held.items()}
 
 
-def project(
-    law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array, weights: Array
-) -> dict[str, Array]:
+def project(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
     """The start completed by the linear parameters of least relative squares, kept positive."""
     with np.errstate(all="ignore"):  # starts that overflow are of no use, and refused later
-        return _project(law, start, x, y, np.sqrt(weights))
+        return _project(problem, start)
 
 
-def _project(
-    law: Law, start: Mapping[str, Array], x: Mapping[str, Array], y: Array, root: Array
-) -> dict[str, Array]:
+def _project(problem: Problem, start: Mapping[str, Array]) -> dict[str, Array]:
+    law, x, y = problem.law, problem.scaled_x, problem.y
     lifted = {n: v[:, None] for n, v in start.items()}
     unknown = [n for n in law.linear if n not in start]
     if not unknown:
@@ -76,10 +73,10 @@ def _project(
         ],
         axis=-1,
     )
-    columns = np.clip(np.nan_to_num(columns * (root / y)[:, None]), -1e100, 1e100)
-    solution = _least_squares(
-        columns, np.broadcast_to(root * (1.0 - base / y), shape), _floors(law, unknown)
-    )
+    row = np.sqrt(problem.weights) / problem.unit
+    columns = np.clip(np.nan_to_num(columns * row[:, None]), -1e100, 1e100)
+    target = np.broadcast_to(row * (y - base), shape)
+    solution = _least_squares(columns, target, _floors(law, unknown))
     return {**start, **{n: solution[:, k] for k, n in enumerate(unknown)}}
 
 
