@@ -44,8 +44,13 @@ class Progress:
         now = time.monotonic()
         if now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            left = (now - self._started) / max(done - self._first, 1) * (self._total - done)
-            say(f"{self._what}: {self._unit} {done} of {self._total}, {note}, {clock(left)} left")
+            say(f"{self._what}: {self._unit} {done} of {self._total}, {note}{self._left(done)}")
+
+    def _left(self, done: int) -> str:
+        if done <= self._first + self._total / 100:
+            return ""  # too little to judge by
+        spent = time.monotonic() - self._started
+        return f", {clock(spent / (done - self._first) * (self._total - done))} left"
 
     def close(self) -> None:
         if self._bar is not None:

@@ -1,13 +1,16 @@
 """The train state: what a step changes and a checkpoint keeps, and its first value on a mesh."""
 
+import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
+from jax.tree_util import DictKey
 
 from lm.layout import Layout
-from lm.model.spec import ParamSpec, Table
+from lm.model.spec import ParamSpec, Table, flatten
 
 
 class TrainState(NamedTuple):
@@ -20,14 +23,18 @@ class TrainState(NamedTuple):
 
 def shardings(table: Table, tx: optax.GradientTransformation, layout: Layout) -> TrainState:
     """Returns the sharding of every leaf: an optimizer's moment lives where its parameter does."""
-    params = _named(table, lambda name, row: layout.param(name, row))
-    opt = optax.tree.map_params(
-        tx,
-        lambda _, sharding: sharding,
-        jax.eval_shape(tx.init, shapes(table)),
-        params,
-        transform_non_params=lambda _: layout.replicated,
-    )
+    rows = flatten(table)
+
+    def of_moment(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        # optax keeps the parameters' tree inside its own: the last dict keys name the parameter.
+        keys = itertools.takewhile(lambda k: isinstance(k, DictKey), reversed(path))
+        name = "/".join(reversed([str(k.key) for k in keys]))
+        row = rows.get(name)
+        same = row is not None and row.shape == leaf.shape
+        return layout.param(name, row) if same and row else layout.replicated
+
+    params = _named(table, layout.param)
+    opt = jax.tree_util.tree_map_with_path(of_moment, jax.eval_shape(tx.init, shapes(table)))
     return TrainState(layout.replicated, params, opt)
 
 

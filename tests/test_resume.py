@@ -1,0 +1,235 @@
+"""A run killed at any moment and started again ends as one that was never killed, to the bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TIMING = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
+STEPS = 240
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """A corpus of about 75 steps an epoch."""
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    rng = np.random.default_rng(0)
+    words = ["".join(chr(c) for c in rng.integers(97, 123, rng.integers(2, 9))) for _ in range(50)]
+    path.write_text(" ".join(words[i] for i in rng.zipf(1.3, 4000) % 50))
+    return path
+
+
+def command(text: Path, workdir: Path, *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "experiments.train", "--config=experiments/configs/tiny.py",
+        f"--workdir={workdir}", "--config.data.source=files", f"--config.data.path={text}",
+        f"--config.train.steps={STEPS}", "--config.checkpoint.every=30", "--config.eval.every=50",
+        "--config.model.dropout=0.1", *more,
+    ]  # fmt: skip
+
+
+def run(text: Path, workdir: Path, *more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(text, workdir, *more), cwd=ROOT, capture_output=True, text=True)
+
+
+def last_step(workdir: Path) -> int:
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    return json.loads(whole[-1])["step"] if whole else 0
+
+
+def kill_at(text: Path, workdir: Path, step: int | None, delay: float) -> bool:
+    """Starts the run and kills it `delay` seconds after `step` was logged (None: after the start).
+
+    Returns whether it was still running.
+    """
+    process = subprocess.Popen(
+        command(text, workdir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while step is not None and process.poll() is None and last_step(workdir) < step:
+        assert time.monotonic() < deadline, f"step {step} was never reached"
+        time.sleep(0.002)
+    time.sleep(delay)
+    alive = process.poll() is None
+    process.kill()
+    process.wait()
+    return alive
+
+
+def outcome(workdir: Path) -> dict:
+    """All that must be the same: metrics, result and the final state, timing left out."""
+    import orbax.checkpoint as ocp
+
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((workdir / "result.json").read_text())
+    drop = lambda row: {k: v for k, v in row.items() if k not in TIMING}
+    path = workdir.absolute() / "checkpoints" / str(result["steps"]) / "state"
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore(path)
+    import jax
+
+    leaves = {
+        jax.tree_util.keystr(k): np.asarray(v).tobytes()
+        for k, v in jax.tree_util.tree_leaves_with_path(state)
+    }
+    return {"rows": [drop(r) for r in rows], "result": drop(result), "state": leaves}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, tmp_path_factory) -> dict:
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    done = run(text, workdir)
+    assert done.returncode == 0, done.stderr
+    return outcome(workdir)
+
+
+def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    # Steps to be killed after, growing; the first two in a row come before anything new is saved
+    # (two consecutive resumes from one checkpoint), and 75 steps are an epoch.
+    targets = sorted(rng.sample(range(31, STEPS - 5), n_kills - 1))
+    targets[0] = max(31, min(targets[0], 80))
+    plan = [None, *targets]
+    if n_kills > 3:
+        plan.insert(3, plan[2])
+        plan.pop()
+    killed = 0
+    for step in plan:
+        delay = rng.uniform(0.1, 4.0) if step is None else rng.uniform(0.0, 0.05)
+        killed += kill_at(text, workdir, step, delay)
+        assert not list(workdir.glob("*.tmp")), "a half-written file has its final name"
+    assert killed >= n_kills - 1, "kills came after the end: nothing was tested"
+    done = run(text, workdir)
+    assert done.returncode == 0, done.stderr
+    got = outcome(workdir)
+    assert [r["step"] for r in got["rows"]] == [r["step"] for r in uninterrupted["rows"]]
+    assert got["rows"] == uninterrupted["rows"]
+    assert got["result"] == uninterrupted["result"]
+    assert got["state"].keys() == uninterrupted["state"].keys()
+    assert got["state"] == uninterrupted["state"]
+
+
+def test_killed_run_ends_bit_identical(text, tmp_path, uninterrupted):
+    check_kills(text, tmp_path / "run", uninterrupted, n_kills=3, seed=0)
+
+
+@pytest.mark.bench
+def test_ten_kills_end_bit_identical(text, tmp_path, uninterrupted):
+    check_kills(text, tmp_path / "run", uninterrupted, n_kills=10, seed=int(time.time()))
+
+
+def test_the_corpus_has_epochs_to_cross(uninterrupted):
+    assert uninterrupted["result"]["n_tokens"] == STEPS * 8 * 32
+    steps = [r["step"] for r in uninterrupted["rows"] if "eval_loss" in r]
+    assert steps == [50, 100, 150, 200, STEPS]
+
+
+def test_sigterm_saves_and_the_next_start_goes_on(text, tmp_path, uninterrupted):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(text, workdir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    while last_step(workdir) < 40:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate()
+    assert process.returncode == 75, stderr
+    assert json.loads((workdir / "result.json").read_text())["status"] == "stopped"
+    stopped_at = max(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
+    assert stopped_at >= 40 and stopped_at % 30 != 0
+    assert run(text, workdir).returncode == 0
+    got = outcome(workdir)
+    assert got["state"] == uninterrupted["state"] and got["result"] == uninterrupted["result"]
+
+
+def test_finished_run_says_so(text, tmp_path):
+    workdir = tmp_path / "run"
+    small = ("--config.train.steps=3",)
+    assert run(text, workdir, *small).returncode == 0
+    before = {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
+    again = run(text, workdir, *small)
+    assert again.returncode == 0 and "finished" in again.stderr
+    assert {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()} == before
+    repeated = subprocess.run(
+        [sys.executable, "-m", "experiments.train", f"--config={workdir / 'config.json'}",
+         f"--workdir={tmp_path / 'again'}"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert repeated.returncode == 0, repeated.stderr
+    assert outcome(tmp_path / "again") == outcome(workdir)
+
+
+def refused(done: subprocess.CompletedProcess, *words: str) -> None:
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    sentence = done.stderr.strip().splitlines()[-1]
+    for word in words:
+        assert word in sentence, sentence
+
+
+def test_mistakes_in_the_work_folder_are_told(text, tmp_path):
+    workdir = tmp_path / "run"
+    small = ("--config.train.steps=3", "--config.checkpoint.every=1")
+    assert run(text, workdir, *small).returncode == 0
+    refused(run(text, workdir, *small, "--config.optim.learning_rate=0.5"),
+            "optim.learning_rate is 0.003 there and 0.5 now")  # fmt: skip
+    (workdir / "result.json").unlink()
+    for state in (workdir / "checkpoints").glob("*/state"):
+        for path in state.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"damaged")
+    refused(run(text, workdir, *small), "no checkpoint in", "can be read")
+    other = tmp_path / "taken"
+    other.write_text("a file")
+    refused(run(text, other, *small), str(other))
+
+
+def test_damaged_newest_checkpoint_is_left_out(text, tmp_path):
+    workdir = tmp_path / "run"
+    small = ("--config.train.steps=6", "--config.checkpoint.every=2")
+    assert run(text, workdir, *small).returncode == 0
+    whole = outcome(workdir)
+    (workdir / "result.json").unlink()
+    for path in (workdir / "checkpoints" / "6" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    again = run(text, workdir, *small)
+    assert again.returncode == 0, again.stderr
+    assert "step 6" in again.stderr and "going on from step 4" in again.stderr
+    assert outcome(workdir) == whole
+
+
+def test_full_disk_stops_with_a_sentence_and_keeps_the_last_checkpoint(text, tmp_path):
+    workdir = tmp_path / "run"
+    small = ("--config.train.steps=6", "--config.checkpoint.every=2", "--config.model.d_model=128")
+    assert run(text, workdir, *small[:1], "--config.checkpoint.every=2", small[2]).returncode == 0
+    whole = outcome(workdir)
+    stopped = tmp_path / "limited"
+    limit = max(p.stat().st_size for p in (workdir / "checkpoints").rglob("*") if p.is_file())
+
+    def limited(size: int):
+        import resource
+
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    done = subprocess.run(
+        command(text, stopped, *small), cwd=ROOT, capture_output=True, text=True,
+        preexec_fn=limited(limit // 2), env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+    )  # fmt: skip
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert "cannot save step 2" in done.stderr.strip().splitlines()[-1]
+    assert not list((stopped / "checkpoints").glob("*tmp*"))
+    assert run(text, stopped, *small).returncode == 0
+    assert outcome(stopped) == whole
