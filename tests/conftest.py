@@ -2,7 +2,8 @@
 
 Tests compile far longer than they run, so in this process LLVM does not optimise (a fifth of the
 compile time); commands that tests start compile as users' do. What is not excused below is an
-error, warnings too. Tests marked `bench` are long and run only by `make bench`.
+error, warnings too. Tests marked `bench` are long and run only by `make bench`; those marked
+`layouts` are the rest of the product of layouts, run by `make test-layouts`.
 """
 
 import os
@@ -37,6 +38,7 @@ EXCUSED = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "bench: a long measurement, run by `make bench`")
+    config.addinivalue_line("markers", "layouts: one more layout, run by `make test-layouts`")
     config.addinivalue_line("filterwarnings", "error")
     for line in EXCUSED:
         config.addinivalue_line("filterwarnings", line)

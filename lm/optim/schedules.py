@@ -32,9 +32,9 @@ def _past(s, start, end):
 
 def learning_rate(o: OptimConfig, n_steps: int) -> Callable[[jax.Array], jax.Array]:
     """Returns f(step) giving the float32 learning rate of optimizer step `step`, from 1."""
-    warmup = math.ceil(o.warmup_fraction * n_steps)
+    warmup = _steps(o.warmup_fraction, n_steps)
     # Rounding both up may overlap by a step: the decay gives way.
-    decay = min(math.ceil(o.decay_fraction * n_steps), n_steps - warmup)
+    decay = min(_steps(o.decay_fraction, n_steps), n_steps - warmup)
     shape = SCHEDULES[o.schedule]
 
     def rate(step: jax.Array) -> jax.Array:
@@ -43,3 +43,8 @@ def learning_rate(o: OptimConfig, n_steps: int) -> Callable[[jax.Array], jax.Arr
         return o.learning_rate * jnp.where(s <= warmup, s / max(warmup, 1), share)
 
     return rate
+
+
+def _steps(fraction: float, n_steps: int) -> int:
+    """Returns that share of the steps, rounded up, but 0.07 of 100 is 7 (and 7.000000000000001)."""
+    return math.ceil(fraction * n_steps * (1 - 1e-12))

@@ -1,0 +1,388 @@
+"""One optimizer step: the same on any layout, and what clipping, decay and schedules promise."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_model
+import pytest
+from test_model import V, close, tiny
+
+from lm.config import Config, MeshConfig, OptimConfig, PrecisionConfig, TrainConfig
+from lm.data.dataset import Batch
+from lm.layout import make_layout
+from lm.model import transformer
+from lm.model.spec import flatten
+from lm.optim import schedules
+from lm.optim.build import build as build_optimizer
+from lm.train import state as train_state
+from lm.train.step import (
+    clip_factor,
+    growth_factor,
+    jit_step,
+    make_gradients,
+    make_step,
+)
+
+ROWS, T = 64, 6
+MODEL = tiny(n_layers=1, n_heads=2, n_kv_heads=1, d_ff=16, vocab_multiple=8, max_length=8)
+
+
+def config(mesh: MeshConfig, accumulate: int = 1, model=MODEL, **optim) -> Config:
+    train = TrainConfig(batch_size=ROWS, accumulate=accumulate, steps=10)
+    return Config(model, train=train, mesh=mesh, optim=OptimConfig(**optim))
+
+
+def batch(seed: int) -> Batch:
+    """Rows of unequal valid tokens; whole micro-batches and whole shards are masked."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, V, (ROWS, T + 1), np.int32)
+    lengths = rng.integers(0, T + 1, ROWS)
+    lengths[5::8] = 0  # a micro-batch of 8
+    lengths[8:16] = 0  # a device of 8
+    weights = (np.arange(T) < lengths[:, None]).astype(np.float32)
+    return Batch(tokens[:, :-1].copy(), tokens[:, 1:].copy(), weights)
+
+
+class Run:
+    """A config's model, layout and first state."""
+
+    def __init__(self, c: Config):
+        self.c, self.layout = c, make_layout(c.mesh)
+        self.model = transformer.build(c.model, c.precision.compute)
+        self.tx = build_optimizer(c.optim, self.model.table)
+        self.where = train_state.shardings(self.model.table, self.tx, self.layout)
+
+    def initial(self):
+        return train_state.initial(self.model.table, self.tx, self.layout, self.c.seed)
+
+    def gradients(self):
+        """(mean loss, gradients, valid tokens) of the first batch, compiled for the layout."""
+        compute = jax.jit(
+            make_gradients(self.model, self.c.train.accumulate),
+            in_shardings=(self.where.params, self.layout.batch),
+            out_shardings=(self.layout.replicated, self.where.params, self.layout.replicated),
+        )
+        with jax.set_mesh(self.layout.mesh):
+            return jax.block_until_ready(compute(self.initial().params, batch(0)))
+
+    def steps(self, n: int):
+        """(last state, metrics of each step)."""
+        step, state = jit_step(self.c, self.model, self.tx, 10, self.layout), self.initial()
+        metrics = []
+        with jax.set_mesh(self.layout.mesh):
+            for i in range(n):
+                state, found = jax.block_until_ready(step(state, batch(i)))
+                metrics.append({k: float(v) for k, v in found.items()})
+        return state, metrics
+
+
+def trees_close(got, want, relative_to_max):
+    jax.tree.map(lambda a, b: close(a, b, relative_to_max), got, want)
+
+
+# Every data axis with every accumulation; half of them again, fully sharded or not, in the full
+# product that `make test-layouts` runs.
+LAYOUTS = [
+    pytest.param(
+        data,
+        accumulate,
+        fully_sharded,
+        marks=[] if fully_sharded == (data * accumulate in (2, 8, 64)) else pytest.mark.layouts,
+    )
+    for data in (1, 2, 4, 8)
+    for accumulate in (1, 2, 4, 8)
+    for fully_sharded in (False, True)
+    if data * accumulate > 1
+]
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return Run(config(MeshConfig())).gradients()
+
+
+def test_the_loss_is_the_twins_mean_over_valid_tokens(one_device):
+    first = batch(0)
+    params = Run(config(MeshConfig())).initial().params
+    total = numpy_model.loss(MODEL, params, first.inputs, first.targets, first.weights)
+    loss, gradients, n_valid = one_device
+    assert n_valid == first.weights.sum() > 0
+    assert float(loss) == pytest.approx(total / first.weights.sum(), rel=1e-6)
+    assert all(np.asarray(g).any() for g in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("data, accumulate, fully_sharded", LAYOUTS)
+def test_gradients_equal_one_devices(one_device, data, accumulate, fully_sharded):
+    run = Run(config(MeshConfig(data=data, fully_sharded=fully_sharded), accumulate))
+    loss, gradients, n_valid = run.gradients()
+    want_loss, want, want_valid = one_device
+    assert float(loss) == pytest.approx(float(want_loss), rel=1e-6)
+    assert float(n_valid) == float(want_valid)
+    trees_close(gradients, want, 3e-6)
+    if fully_sharded:
+        for g in jax.tree.leaves(gradients):
+            assert g.addressable_shards[0].data.size == g.size // data
+
+
+STEPPED = [(8, 1, True), (2, 4, True), (4, 2, False)]
+
+
+@pytest.fixture(scope="module")
+def stepped():
+    adamw = Run(config(MeshConfig())).steps(4)[1]
+    muon = Run(config(MeshConfig(), optimizer="muon")).steps(2)[1]
+    return adamw, Run(config(MeshConfig(), optimizer="sgd")).steps(2)[0], muon
+
+
+@pytest.mark.parametrize("data, accumulate, fully_sharded", STEPPED)
+def test_next_losses_and_state_equal_one_devices(stepped, data, accumulate, fully_sharded):
+    want_metrics, want_state, _ = stepped
+    mesh = MeshConfig(data=data, fully_sharded=fully_sharded)
+    adamw = Run(config(mesh, accumulate))
+    state, metrics = adamw.steps(4)
+    for got, want in zip(metrics, want_metrics, strict=True):
+        assert got == pytest.approx(want, rel=1e-5)
+    assert int(state.step) == int(state.opt[0].count) == 4  # once a step, not a micro-batch
+    declared = train_state.abstract(adamw.model.table, adamw.tx, adamw.layout)
+    for x, d in zip(jax.tree.leaves(state), jax.tree.leaves(declared), strict=True):
+        assert (x.shape, x.dtype) == (d.shape, d.dtype)
+        assert x.sharding.is_equivalent_to(d.sharding, x.ndim)
+    state, _ = Run(config(mesh, accumulate, optimizer="sgd")).steps(2)
+    trees_close(state, want_state, 5e-6)
+
+
+def test_muon_steps_equal_one_devices(stepped):
+    _, metrics = Run(config(MeshConfig(data=2), optimizer="muon")).steps(2)
+    for got, want in zip(metrics, stepped[2], strict=True):
+        assert got == pytest.approx(want, rel=1e-5)
+
+
+def test_bytes_per_device_fall_with_the_devices():
+    def bytes_on_first(data, fully_sharded):
+        state = Run(config(MeshConfig(data=data, fully_sharded=fully_sharded))).initial()
+        return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
+
+    counters = 2 * 4  # the step and Adam's count, everywhere
+    whole = bytes_on_first(1, True)
+    for data in (2, 4, 8):
+        assert bytes_on_first(data, False) == whole
+        assert bytes_on_first(data, True) - counters == (whole - counters) // data
+
+
+def test_a_batch_without_valid_tokens_changes_nothing():
+    run = Run(config(MeshConfig(), weight_decay=0.0, optimizer="sgd"))
+    state, before = run.initial(), run.initial()
+    empty = batch(0)._replace(weights=np.zeros((ROWS, T), np.float32))
+    state, metrics = jit_step(run.c, run.model, run.tx, 10, run.layout)(state, empty)
+    assert (metrics["loss"], metrics["grad_norm"], metrics["clip"]) == (0, 0, 1)
+    jax.tree.map(np.testing.assert_array_equal, state.params, before.params)
+
+
+def test_clip_factor():
+    clip = lambda norm, limit: float(clip_factor(jnp.float32(norm), limit))
+    assert clip(0.0, 1.0) == clip(0.5, 1.0) == clip(1.0, 1.0) == clip(9.0, None) == 1.0
+    assert clip(4.0, 1.0) == 0.25
+    assert clip(8.0, 2.0) == 0.25
+
+
+def test_clipping_uses_the_logged_float32_norm(one_device):
+    # Plain gradient descent, so that the change of the parameters is lr x clip x gradient.
+    o = OptimConfig("sgd", 0.5, "constant", warmup_fraction=0, b1=0, weight_decay=0, clip_norm=0.01)
+    run = Run(dataclasses.replace(config(MeshConfig()), optim=o))
+    before = run.initial().params
+    state, (metrics,) = run.steps(1)
+    flat = lambda tree: np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)]).astype(float)
+    norm = np.linalg.norm(flat(one_device[1]))
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-6) and norm > 0.01
+    assert metrics["clip"] == pytest.approx(0.01 / norm, rel=1e-6)
+    change = flat(before) - flat(state.params)
+    close(change, 0.5 * 0.01 / norm * flat(one_device[1]), 1e-4)
+
+
+def test_bfloat16_compute_leaves_state_and_metrics_in_float32():
+    c = dataclasses.replace(config(MeshConfig(), 2), precision=PrecisionConfig("bfloat16"))
+    run = Run(c)
+    step = make_step(c, run.model, run.tx, 10)
+    state, metrics = jax.eval_shape(step, run.initial(), batch(0))
+    dtypes = {x.dtype for x in jax.tree.leaves((state.params, metrics))}
+    assert dtypes == {jnp.dtype("float32")}
+    assert jax.tree.map(lambda x: x.dtype, state) == jax.tree.map(lambda x: x.dtype, run.initial())
+    batches = [batch(0).inputs, None, None]
+    assert jax.eval_shape(run.model.hidden, state.params, *batches).dtype == jnp.bfloat16
+
+
+def test_dropout_differs_by_step_and_repeats_with_the_state():
+    model = dataclasses.replace(MODEL, dropout=0.5)
+    run = Run(config(MeshConfig(), 2, model, learning_rate=1e-12))
+    step = jit_step(run.c, run.model, run.tx, 10, run.layout)
+    state, first = step(run.initial(), batch(0))
+    _, second = step(state, batch(0))
+    _, again = step(run.initial(), batch(0))
+    assert float(first["loss"]) == float(again["loss"])
+    assert abs(float(first["loss"]) - float(second["loss"])) > 1e-4
+
+
+# Optimizers
+
+FULL = tiny(position="learned", use_bias=True, qk_norm=True, norm="layernorm", tie_embeddings=False)
+
+
+def table_and_trees(seed: int = 0):
+    rows = transformer.table(FULL)
+    rng = np.random.default_rng(seed)
+    draw = lambda row: jnp.float32(rng.normal(size=row.shape))
+    trees = [jax.tree.map(draw, rows, is_leaf=lambda x: hasattr(x, "axes")) for _ in range(2)]
+    return rows, *trees
+
+
+def by_path(tree) -> dict[str, np.ndarray]:
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {"/".join(k.key for k in path): np.asarray(x) for path, x in paths}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_weight_decay_covers_exactly_matrices_and_embeddings(optimizer):
+    rows, params, _ = table_and_trees()
+    tx = build_optimizer(OptimConfig(optimizer=optimizer, weight_decay=0.3), rows)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates = by_path(jax.jit(lambda p: tx.update(zeros, tx.init(p), p)[0])(params))
+    matrices = {f"blocks/attention/{n}" for n in ("query", "key", "value", "out")}
+    matrices |= {f"blocks/ffn/{n}" for n in ("up", "gate", "down")}
+    matrices |= {"embedding", "head", "positions"}
+    assert {name for name, u in updates.items() if u.any()} == matrices
+    assert updates.keys() == flatten(rows).keys()
+    for name, p in by_path(params).items():
+        if name in matrices:
+            np.testing.assert_allclose(updates[name], 0.3 * p, rtol=1e-6)
+
+
+def test_adamw_equals_a_float64_twin_for_three_steps():
+    # Loshchilov and Hutter 2019, algorithm 2, with the clipped gradients that the step saw.
+    o = OptimConfig(learning_rate=0.01, clip_norm=0.5, warmup_fraction=0.2, schedule="linear")
+    run = Run(dataclasses.replace(config(MeshConfig()), optim=o))
+    step = jit_step(run.c, run.model, run.tx, 10, run.layout)
+    gradients = jax.jit(make_gradients(run.model, 1))
+    state = run.initial()
+    p = {k: v.astype(np.float64) for k, v in by_path(state.params).items()}
+    m = {k: np.zeros_like(v) for k, v in p.items()}
+    v = {k: np.zeros_like(x) for k, x in p.items()}
+    decayed = {k: r.decayed for k, r in flatten(run.model.table).items()}
+    for t in (1, 2, 3):
+        g = {
+            k: x.astype(np.float64)
+            for k, x in by_path(gradients(state.params, batch(t))[1]).items()
+        }
+        norm = math.sqrt(sum((x**2).sum() for x in g.values()))
+        lr = o.learning_rate * (t / 2 if t <= 2 else 1 - 0.9 * (t - 2) / 8)
+        for k in p:
+            clipped = g[k] * min(1.0, 0.5 / norm)
+            m[k] = o.b1 * m[k] + (1 - o.b1) * clipped
+            v[k] = o.b2 * v[k] + (1 - o.b2) * clipped**2
+            direction = (m[k] / (1 - o.b1**t)) / (np.sqrt(v[k] / (1 - o.b2**t)) + o.eps)
+            p[k] = p[k] - lr * (direction + o.weight_decay * decayed[k] * p[k])
+        state, metrics = step(state, batch(t))
+        assert float(metrics["lr"]) == pytest.approx(lr, rel=1e-6)
+        for k, got in by_path(state.params).items():
+            close(got, p[k], 3e-6)
+
+
+def test_muon_orthogonalises_each_matrix_by_itself_and_adam_moves_the_rest():
+    rows, params, gradients = table_and_trees()
+    o = OptimConfig(optimizer="muon", weight_decay=0.0, learning_rate=0.5, muon_learning_rate=0.25)
+    tx, adam = (
+        build_optimizer(o, rows),
+        build_optimizer(dataclasses.replace(o, optimizer="adamw"), rows),
+    )
+    update = jax.jit(lambda g: tx.update(g, tx.init(params), params)[0])
+    got = by_path(update(gradients))
+    adams = by_path(jax.jit(lambda g: adam.update(g, adam.init(params), params)[0])(gradients))
+    hidden = {
+        name: row
+        for name, row in flatten(rows).items()
+        if name.startswith("blocks") and row.decayed
+    }
+    assert len(hidden) == 7
+    for name in got.keys() - hidden.keys():
+        np.testing.assert_allclose(got[name], adams[name], rtol=1e-6)
+    for name, row in hidden.items():
+        n_in = math.prod(row.shape[1 : 1 + row.n_in])
+        for layer in got[name]:
+            matrix = layer.reshape(n_in, -1)
+            scale = 0.5 * math.sqrt(max(1.0, matrix.shape[1] / matrix.shape[0]))
+            singular = np.linalg.svd(matrix / scale, compute_uv=False)
+            # Five Newton-Schulz steps with Jordan's coefficients end between 0.68 and 1.13.
+            assert 0.5 < singular.min() and singular.max() < 1.25
+    # Another gradient in the last layer moves the first layer not at all.
+    other = jax.tree.map(lambda g: g.at[-1].multiply(-3.0), gradients["blocks"])
+    changed = by_path(update(gradients | {"blocks": other}))
+    for name in hidden:
+        np.testing.assert_allclose(changed[name][0], got[name][0], rtol=1e-5, atol=1e-6)
+        assert np.abs(changed[name][1] - got[name][1]).max() > 1e-2
+
+
+# Schedules
+
+
+def rates(n: int, **optim) -> np.ndarray:
+    """The learning rate of steps 1 .. n, index 0 being step 1."""
+    rate = schedules.learning_rate(OptimConfig(learning_rate=2.0, **optim), n)
+    return np.asarray(rate(jnp.arange(1, n + 1)), np.float64)
+
+
+WARM = {"warmup_fraction": 0.1, "final_fraction": 0.25}
+
+
+@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+def test_every_schedule_warms_up_in_equal_strides_to_the_peak(schedule):
+    got = rates(50, schedule=schedule, **WARM)
+    np.testing.assert_allclose(got[:5], 2.0 * np.arange(1, 6) / 5, rtol=1e-6)
+    assert got[4] == 2.0 == got.max()
+    assert got[5] < 2.0 or schedule in ("constant", "wsd")
+
+
+def test_schedules_end_exactly():
+    last = lambda schedule: rates(50, schedule=schedule, **WARM)[-1]
+    assert last("cosine") == pytest.approx(0.5, rel=1e-6)
+    assert last("linear") == pytest.approx(0.5, rel=1e-6)
+    assert last("wsd") == pytest.approx(0.5, rel=1e-6)
+    assert last("constant") == 2.0
+    assert last("rsqrt") == pytest.approx(2.0 * math.sqrt(5 / 50), rel=1e-6)
+    assert rates(500, schedule="rsqrt", warmup_fraction=0.01, final_fraction=0.25)[-1] == 0.5
+    middle = {"cosine": 28, "linear": 28}  # half way: 5 + 45 / 2 = 27.5, between steps 27 and 28
+    for schedule, s in middle.items():
+        got = rates(50, schedule=schedule, **WARM)
+        assert (got[s - 1] + got[s - 2]) / 2 == pytest.approx(1.25, rel=1e-3)
+
+
+def test_wsd_holds_the_peak_and_then_falls_in_a_line():
+    got = rates(50, schedule="wsd", decay_fraction=0.2, **WARM)
+    assert (got[4:40] == 2.0).all()
+    np.testing.assert_allclose(got[40:], 2.0 - 1.5 * np.arange(1, 11) / 10, rtol=1e-6)
+    assert (rates(50, schedule="wsd", decay_fraction=0.0, **WARM)[4:] == 2.0).all()
+
+
+@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [0.0, 0.02, 1.0])
+def test_the_shortest_runs_have_finite_rates(schedule, n, warmup):
+    got = rates(n, schedule=schedule, warmup_fraction=warmup, decay_fraction=0.0)
+    assert np.isfinite(got).all() and (got > 0).all() and got.max() <= 2.0
+    assert warmup == 0.0 or got[0] == pytest.approx(2.0 / max(1, math.ceil(warmup * n)))
+
+
+@pytest.mark.parametrize("n, fraction, steps", [(100, 0.07, 7), (100, 0.14, 14), (1000, 0.001, 1)])
+def test_a_fraction_that_makes_whole_steps_is_not_rounded_up_further(n, fraction, steps):
+    got = rates(n, schedule="linear", warmup_fraction=fraction)
+    assert int(got.argmax()) + 1 == steps  # 0.07 * 100 is 7.000000000000001
+    got = rates(n, schedule="wsd", warmup_fraction=0.0, decay_fraction=fraction)
+    assert int((got == 2.0).sum()) == n - steps
+
+
+def test_a_grown_batch_multiplies_the_rate_by_the_stated_rule():
+    for rule, factor in (("sqrt", 2.0), ("linear", 4.0), ("constant", 1.0)):
+        c = config(MeshConfig())
+        c = dataclasses.replace(c, train=dataclasses.replace(c.train, batch_growth_lr=rule))
+        assert growth_factor(c, 4 * ROWS) == factor and growth_factor(c, ROWS) == 1.0
