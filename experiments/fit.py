@@ -24,6 +24,7 @@ from lm.errors import BadInput
 from lm.laws.fit_text import fit_text
 from lm.laws.request import Request, fit_table
 from lm.laws.result import write_law
+from lm.progress import Progress
 
 RUNS = flags.DEFINE_string("runs", None, "the table of runs: .csv, .parquet or .jsonl")
 LAW = flags.DEFINE_string("law", "chinchilla", "the law's name; isoflop and envelope are methods")
@@ -96,7 +97,11 @@ def main() -> int | None:
         test=TEST.value,
         drop_outliers=DROP_OUTLIERS.value,
     )
-    content, samples = fit_table(request)
+    progress = Progress("bootstrap", request.bootstrap, unit="refit")
+    try:
+        content, samples = fit_table(request, progress.update)
+    finally:
+        progress.close()
     content["command"] = shlex.join(["python", "-m", "experiments.fit", *sys.argv[1:]])
     path = write_law(OUT.value, content, samples)
     print(fit_text(content))

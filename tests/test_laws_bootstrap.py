@@ -96,3 +96,14 @@ def test_refits_may_keep_their_failures():
     assert len(kept) == 2 and kept.reached[0]
     for name, value in found.params.items():
         assert kept.params[name][0] == pytest.approx(value, rel=1e-8)
+
+
+def test_blocks_change_nothing_and_are_told(monkeypatch):
+    x = cloud(60)
+    found = fit(CHINCHILLA, x, noisy(x, 0.01))
+    whole = bootstrap(found, 120, 5)
+    monkeypatch.setattr("lm.laws.bootstrap.BLOCK", 60 * 50)
+    told = []
+    parts = bootstrap(found, 120, 5, progress=told.append)
+    assert told == [50, 100, 120]
+    np.testing.assert_allclose(parts.theta, whole.theta, rtol=1e-9)

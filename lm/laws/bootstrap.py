@@ -4,6 +4,7 @@ Rows are drawn one by one, in whole clusters (the checkpoints of one run rise an
 within strata (the seeds of one configuration). Imports NumPy only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from lm.laws.fit import Fit, stages
 from lm.laws.newton import minimise
 
 Array = np.ndarray
+Progress = Callable[[int], None]
 
+BLOCK = 1_000_000  # weights refitted in one go: bounds memory, and lets progress be seen
 PERCENTILES = (2.5, 10.0, 50.0, 90.0, 97.5)
 
 
@@ -70,13 +73,25 @@ def bootstrap(
     seed: int = 0,
     cluster: Array | None = None,
     strata: Array | None = None,
+    progress: Progress | None = None,
 ) -> Samples:
-    """Refits `count` resampled tables, each to its own minimum, from the fit's parameters."""
+    """Refits `count` resampled tables, each to its own minimum, from the fit's parameters.
+
+    `progress` is told how many of them are done.
+    """
     problem = fit.problem
     if cluster is not None and np.unique(_codes(cluster, problem.y.size, "cluster")).size < 3:
         raise BadInput("fewer than three clusters: their spread says nothing, cluster by more")
-    weights = draw_counts(problem.y.size, count, seed, cluster, strata) * problem.weights
-    return refit(fit, weights)
+    counts = draw_counts(problem.y.size, count, seed, cluster, strata)
+    block = max(50, BLOCK // problem.y.size)
+    parts = []
+    for start in range(0, count, block):
+        parts.append(refit(fit, counts[start : start + block] * problem.weights))
+        if progress is not None:
+            progress(min(start + block, count))
+    theta = np.concatenate([p.theta for p in parts])
+    reached = np.concatenate([p.reached for p in parts])
+    return Samples(problem.coordinates.natural(theta), theta, int(np.sum(~reached)), reached)
 
 
 def refit(fit: Fit, weights: Array, drop_failed: bool = True) -> Samples:

@@ -5,6 +5,7 @@ FLOP counts where the best run is the smallest or the largest one are left out: 
 larger was there to beat it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,13 @@ def curves(runs: Runs, run_column: str = "run_id") -> list[Curve]:
     return made
 
 
-def envelope(runs: Runs, bootstrap: int = 0, seed: int = 0, run_column: str = "run_id") -> Frontier:
+def envelope(
+    runs: Runs,
+    bootstrap: int = 0,
+    seed: int = 0,
+    run_column: str = "run_id",
+    progress: Callable[[int], None] | None = None,
+) -> Frontier:
     """The frontier through the envelope, with frontiers of resampled runs where asked."""
     found = curves(runs, run_column)
     params, points = _frontier(found)
@@ -66,7 +73,9 @@ def envelope(runs: Runs, bootstrap: int = 0, seed: int = 0, run_column: str = "r
     if bootstrap:
         rng = np.random.default_rng(seed)
         drawn = []
-        for _ in range(bootstrap):
+        for done in range(bootstrap):
+            if progress is not None:
+                progress(done)
             again, _ = _frontier([found[i] for i in rng.integers(0, len(found), len(found))])
             if again is not None:
                 drawn.append(again)

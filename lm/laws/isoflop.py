@@ -76,7 +76,13 @@ def budgets(runs: Runs) -> Array:
     return 6.0 * runs.x["n"] * runs.x["d"]
 
 
-def isoflop(runs: Runs, curve: str = "parabola", bootstrap: int = 0, seed: int = 0) -> Frontier:
+def isoflop(
+    runs: Runs,
+    curve: str = "parabola",
+    bootstrap: int = 0,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Frontier:
     """The frontier through the minima of every budget, with resampled frontiers where asked.
 
     Rows are resampled within their budget. Raises BadInput where fewer than two budgets have an
@@ -95,7 +101,7 @@ def isoflop(runs: Runs, curve: str = "parabola", bootstrap: int = 0, seed: int =
         warnings.append(
             f"a + b is {params['a'] + params['b']:.3f}, not 1: flops is not proportional to N D"
         )
-    samples = _resample(runs, groups, CURVES[curve], bootstrap, seed) if bootstrap else {}
+    samples = _resample(runs, groups, curve, bootstrap, seed, progress) if bootstrap else {}
     return Frontier(params, groups, warnings, samples)
 
 
@@ -197,13 +203,20 @@ def surface_bias(
 
 
 def _resample(
-    runs: Runs, groups: list[Group], curve: Callable, count: int, seed: int
+    runs: Runs,
+    groups: list[Group],
+    curve: str,
+    count: int,
+    seed: int,
+    progress: Callable[[int], None] | None,
 ) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     found: list[dict[str, float]] = []
-    for _ in range(count):
+    for done in range(count):
+        if progress is not None:
+            progress(done)
         drawn = [
-            minimum(g.name, rng.choice(g.members, g.members.size), runs, curve)
+            minimum(g.name, rng.choice(g.members, g.members.size), runs, CURVES[curve])
             for g in groups
             if g.skipped is None
         ]

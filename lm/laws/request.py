@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import Samples, bootstrap
+from lm.laws.bootstrap import Progress, Samples, bootstrap
 from lm.laws.delta import published_test
 from lm.laws.envelope import envelope
 from lm.laws.fit import Fit, fit
@@ -55,15 +55,20 @@ class Request:
     test: str | None = None
 
 
-def fit_table(request: Request) -> tuple[dict[str, Any], Samples | None]:
-    """The content of law.json (without "command") and the bootstrap samples."""
+def fit_table(
+    request: Request, progress: Progress | None = None
+) -> tuple[dict[str, Any], Samples | None]:
+    """The content of law.json (without "command") and the bootstrap samples.
+
+    `progress` is told how many resampled tables are done.
+    """
     law, method = named(request.law, request.method, request.breaks)
     if request.bootstrap < 0:
         raise BadInput(f"bootstrap is {request.bootstrap}, but must be zero or more")
     runs = read_runs(request.runs, law, request.columns, request.where)
     if method == "parametric":
-        return parametric(request, law, runs)
-    return frontier(request, law, runs, method)
+        return parametric(request, law, runs, progress)
+    return frontier(request, law, runs, method, progress)
 
 
 def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
@@ -81,7 +86,9 @@ def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
     return (bnsl(breaks) if name == "bnsl" else LAWS[name]), method
 
 
-def parametric(request: Request, law: Law, runs: Runs) -> tuple[dict[str, Any], Samples | None]:
+def parametric(
+    request: Request, law: Law, runs: Runs, progress: Progress | None = None
+) -> tuple[dict[str, Any], Samples | None]:
     """The law's surface fitted to all rows, with the answer without outliers beside it."""
     settings: dict[str, Any] = {
         "objective": request.objective,
@@ -119,7 +126,7 @@ def parametric(request: Request, law: Law, runs: Runs) -> tuple[dict[str, Any], 
             key: None if name is None else runs.column(name)
             for key, name in (("cluster", request.cluster), ("strata", request.strata))
         }
-        samples = bootstrap(found, request.bootstrap, request.seed, **labels)
+        samples = bootstrap(found, request.bootstrap, request.seed, progress=progress, **labels)
     content = law_dict(found, runs, samples, "parametric", **more)
     if found.status != "no_minimum":
         if request.profile:
@@ -184,13 +191,15 @@ def add_holdout(
 
 
 def frontier(
-    request: Request, law: Law, runs: Runs, method: str
+    request: Request, law: Law, runs: Runs, method: str, progress: Progress | None = None
 ) -> tuple[dict[str, Any], Samples | None]:
     """Approach 1 or 2: N* = N_0 C^a and D* = D_0 C^b, the parametric answer and the bias beside."""
     if method == "isoflop":
-        found = isoflop(runs, request.curve, request.bootstrap, request.seed)
+        found = isoflop(runs, request.curve, request.bootstrap, request.seed, progress)
     else:
-        found = envelope(runs, request.bootstrap, request.seed, request.cluster or "run_id")
+        found = envelope(
+            runs, request.bootstrap, request.seed, request.cluster or "run_id", progress
+        )
     content = frontier_dict(found, law, runs, method)
     if method == "isoflop":
         content["curve"] = request.curve
