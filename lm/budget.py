@@ -112,10 +112,10 @@ def horizon(c: Config) -> Horizon:
         if t.n_tokens is not None:
             wanted_tokens = t.n_tokens
         elif t.flops is not None:
-            wanted_tokens = math.ceil(t.flops / flops_per_token(m, length))
+            wanted_tokens = _round_up(t.flops / flops_per_token(m, length))
         else:
             assert t.tokens_per_param is not None
-            wanted_tokens = math.ceil(t.tokens_per_param * n_params(m))
+            wanted_tokens = _round_up(t.tokens_per_param * n_params(m))
     growth = [(0, t.batch_size), *t.batch_growth]
     stages: list[Stage] = []
     step = tokens = 0
@@ -136,3 +136,11 @@ def horizon(c: Config) -> Horizon:
         excess=tokens - int(wanted_tokens) if wanted_tokens < math.inf else 0,
         stages=tuple(stages),
     )
+
+
+def _round_up(x: float) -> int:
+    """Returns the least whole number not below x, a last-bit excess of x = a / b * b forgiven.
+
+    Else the FLOPs that a run reports would, as a budget, be a step longer than that run.
+    """
+    return math.ceil(x * (1 - 2.0**-50))
