@@ -63,6 +63,8 @@ COLUMN_FLAGS = {
 PROFILE = flags.DEFINE_bool("profile", True, "profile intervals, which find flat directions")
 ABOVE = flags.DEFINE_float("above", None, "also fit below so many FLOPs and predict the runs above")
 TEST = flags.DEFINE_string("test", None, "also test a published law's constants by name")
+LEAVE_OUT = flags.DEFINE_string("leave_out", None, "also leave out each value of a column in turn")
+COMPARE = flags.DEFINE_list("compare", [], "also rank the law and these others out of sample")
 DROP_OUTLIERS = flags.DEFINE_bool(
     "drop_outliers", False, "fit without the flagged outliers (both answers are always written)"
 )
@@ -95,6 +97,8 @@ def main() -> int | None:
         profile=PROFILE.value,
         above=ABOVE.value,
         test=TEST.value,
+        leave_out=LEAVE_OUT.value,
+        compare=tuple(COMPARE.value),
         drop_outliers=DROP_OUTLIERS.value,
     )
     progress = Progress("bootstrap", request.bootstrap, unit="refit")

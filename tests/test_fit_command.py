@@ -209,6 +209,28 @@ def test_holdout_and_test_of_published_constants():
     assert "the other 20" in text and "chinchilla_replication_2024" in text
 
 
+def test_left_out_groups_and_compared_laws():
+    table = runs(90).assign(third=np.repeat(["a", "b", "c"], 30))
+    content, _ = fit_table(
+        Request(
+            runs=table,
+            bootstrap=0,
+            profile=False,
+            leave_out="third",
+            compare=("kaplan_nd", "overtraining"),
+        )  # fmt: skip
+    )
+    assert [h["left_out"] for h in content["left_out"]] == ["a", "b", "c"]
+    assert all(h["mean_relative_error"] < 0.03 for h in content["left_out"])
+    assert {s["law"] for s in content["comparison"]} == {"chinchilla", "kaplan_nd", "overtraining"}
+    errors = [s["out_of_sample"] for s in content["comparison"]]
+    assert errors == sorted(errors)
+    text = fit_text(content)
+    assert "without b" in text and "AIC" in text
+    with pytest.raises(BadInput, match="unique"):
+        fit_table(Request(runs=table, bootstrap=0, profile=False, compare=("data_constrained",)))
+
+
 def test_published_table_end_to_end(tmp_path):
     path = path_of("chinchilla_epoch.csv")
     began = time.monotonic()

@@ -37,6 +37,16 @@ def fit_text(content: Mapping[str, Any]) -> str:
             f"{held['n_predicted']} are predicted with a mean relative error of "
             f"{held['mean_relative_error']:.3%}"
         )
+    for held in content.get("left_out", []):
+        lines.append(
+            f"without {held['left_out']}: its {held['n_predicted']} runs are predicted with a mean "
+            f"relative error of {held['mean_relative_error']:.3%}"
+        )
+    for score in content.get("comparison", []):
+        lines.append(
+            f"  {score['law']:<16} out of sample {score['out_of_sample']:.3%}, in sample "
+            f"{score['in_sample']:.3%}, AIC {score['aic']:.1f}, BIC {score['bic']:.1f}"
+        )
     if "published_test" in content:
         test = content["published_test"]
         lines.append(

@@ -9,19 +9,15 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.bootstrap import Progress, Samples, bootstrap
-from lm.laws.delta import published_test
+from lm.laws.checks import add_profiles, comparison, holdout, left_out, test_of
 from lm.laws.envelope import envelope
 from lm.laws.fit import Fit, fit
 from lm.laws.forms import LAWS
 from lm.laws.forms.bnsl import bnsl
-from lm.laws.isoflop import budgets, isoflop, surface_bias
+from lm.laws.isoflop import isoflop, surface_bias
 from lm.laws.law import Law
-from lm.laws.profile import flat_names, profile
-from lm.laws.published import published
-from lm.laws.quantity import quantity
 from lm.laws.result import frontier_dict, frontier_samples, law_dict
 from lm.laws.runs import Runs, read_runs
-from lm.laws.validate import predict_above
 
 METHODS = ("parametric", "isoflop", "envelope")
 OUTLIER = 6.0  # robust standard deviations from the fit
@@ -53,6 +49,8 @@ class Request:
     profile: bool = True
     above: float | None = None
     test: str | None = None
+    leave_out: str | None = None
+    compare: tuple[str, ...] = ()
 
 
 def fit_table(
@@ -133,9 +131,15 @@ def parametric(
             add_profiles(content, found)
         if request.test is not None:
             content["published_test"] = test_of(found, request.test)
+        if request.leave_out is not None:
+            content["left_out"] = left_out(found, runs.column(request.leave_out))
+    if request.weights is not None:
+        settings["weights"] = weight_column(runs, request.weights)
     if request.above is not None:
-        weights = None if request.weights is None else weight_column(runs, request.weights)
-        add_holdout(content, law, runs, request.above, weights=weights, **settings)
+        content["validation"] = holdout(law, runs, request.above, **settings)
+    if request.compare:
+        laws = [law, *(named(name, "parametric")[0] for name in request.compare)]
+        content["comparison"] = comparison(laws, runs, **settings)
     if outliers:
         content["warnings"].append(outlier_warning(outliers, request.drop_outliers))
     if samples is not None and samples.failed > 0.02 * request.bootstrap:
@@ -144,50 +148,6 @@ def parametric(
             "the intervals leave them out and are too narrow"
         )
     return content, samples
-
-
-def add_profiles(content: dict[str, Any], found: Fit) -> None:
-    """Profile intervals of every free parameter and exponent; an open one makes the fit flat."""
-    names = list(found.problem.coordinates.free)
-    names += [n for n in found.exponents or {} if n not in found.law.names]
-    profiles = {n: profile(found, quantity(found.law, n)) for n in names}
-    content["profile"] = {
-        name: {f"{level:g}": list(ends) for level, ends in p.intervals.items()}
-        for name, p in profiles.items()
-    }
-    for name in flat_names(profiles):
-        low, high = profiles[name].intervals[max(profiles[name].intervals)]
-        start = "0" if low is None else f"{low:.4g}"
-        text = f"{start} to {'any size' if high is None else f'{high:.4g}'}"
-        content["warnings"].append(
-            f"flat in {name}: its 95 % profile interval is {text}, so its value is no measurement"
-        )
-        if content["status"] == "converged":
-            content["status"] = "flat"
-
-
-def test_of(found: Fit, name: str) -> dict[str, Any]:
-    """The test of a published law's constants against the table."""
-    known = published(name)
-    if known.law != found.law.name:
-        raise BadInput(f"{name} is of law {known.law}, the fit of law {found.law.name}: use --law")
-    return {"name": name, **published_test(found, known.params)}
-
-
-def add_holdout(
-    content: dict[str, Any], law: Law, runs: Runs, threshold: float, **settings: Any
-) -> None:
-    """Fit below a FLOP threshold and predict above it."""
-    held = predict_above(law, runs.x, runs.y, budgets(runs), threshold, **settings)
-    content["validation"] = {
-        "threshold": threshold,
-        "n_fitted": int(held.fitted.size),
-        "n_predicted": int(held.held.size),
-        "mean_relative_error": held.mean_relative_error,
-        "relative_errors": held.errors,
-        "params": held.params,
-        "status": held.status,
-    }
 
 
 def frontier(
@@ -226,6 +186,8 @@ def frontier(
 def flag_outliers(found: Fit, runs: Runs) -> list[dict[str, Any]]:
     """Rows far from the fit: row, residual in the objective's link (observed higher), a reason."""
     residual = -found.residuals()
+    if residual.size < 2 * found.theta.shape[1]:
+        return []  # too few rows to say which of them are far off
     spread_ = 1.4826 * np.median(np.abs(residual - np.median(residual)))
     if not np.isfinite(spread_) or spread_ < 1e-12:
         return []
