@@ -15,9 +15,10 @@ from typing import Any
 from absl import flags
 
 from experiments import cli
-from lm.config import BUDGETS, Config, convert, field_type, freeze, to_dict
+from lm.config import BUDGETS, Config, field_type, freeze, to_dict
 from lm.errors import BadInput
 from lm.train.workdir import PROVENANCE
+from lm.typed import convert
 
 _CONFIG = flags.DEFINE_string(
     "config", None, "a config file: a .py with get_config(), or a saved config.json"

@@ -11,6 +11,7 @@ the last half window is read again and the text goes on from there.
 
 import sys
 import time
+from pathlib import Path
 
 from absl import flags, logging
 
@@ -34,7 +35,7 @@ def main() -> int | None:
     from lm.model import transformer
     from lm.train import checkpoint
 
-    config, params, spec = checkpoint.restore_params(WORKDIR.value)
+    config, params, spec = checkpoint.restore_params(Path(WORKDIR.value))
     tokenizer = tokenizers.from_spec(spec)
     prompt = tokenizer.encode((PROMPT.value or "").encode())
     model = transformer.build(config.model, config.precision.compute)

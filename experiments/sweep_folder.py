@@ -105,9 +105,12 @@ def commands(folder: Path) -> list[tuple[str, str]]:
         ("isoflop/law.json", "Fit the IsoFLOP minima:"),
         ("plan.json", "Plan:"),
     ):
-        content = json_object(folder / name) or {}
-        if content.get("command"):
-            found.append((what, str(content["command"])))
+        try:
+            command = (json_object(folder / name) or {}).get("command")
+        except BadInput:
+            continue  # whoever needs the file says so
+        if command:
+            found.append((what, str(command)))
     first = min(folder.glob("runs/*/config.json"), default=None)
     if first is not None:
         found.append((

@@ -5,13 +5,12 @@ that the library reads. No default lives anywhere else.
 """
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from lm import typed
 from lm.errors import BadInput
 
 FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
@@ -192,93 +191,14 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def freeze(config: Mapping[str, Any], where: str = "the config") -> Config:
     """Returns the checked, frozen Config; raises BadInput naming the field."""
-    frozen = typing.cast(Config, _freeze_group(Config, config, where, ""))
+    frozen: Config = typed.build(Config, config, where)
     _check(frozen)
     return frozen
 
 
 def field_type(key: str) -> Any:
     """Returns the type of a dotted field; raises BadInput with the nearest name for a typo."""
-    cls: Any = Config
-    names = key.split(".")
-    for depth, name in enumerate(names):
-        hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
-        if name not in hints:
-            raise BadInput(
-                f"there is no config field {key!r}{_nearest(names[:depth], name, hints)}"
-            )
-        cls = hints[name]
-    if dataclasses.is_dataclass(cls):
-        raise BadInput(
-            f"config field {key!r} is a group: name a field in it, such as "
-            f"{key}.{dataclasses.fields(cls)[0].name}"
-        )
-    return cls
-
-
-def _nearest(prefix: list[str], name: str, hints: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, hints, 1, 0.5)
-    if not near:  # perhaps the right field in the wrong group
-        near_leaf = [
-            g
-            for g, t in typing.get_type_hints(Config).items()
-            if dataclasses.is_dataclass(t) and name in typing.get_type_hints(t)
-        ]
-        if near_leaf:
-            return f": did you mean {near_leaf[0]}.{name}?"
-        return f": the fields of {'.'.join(prefix) or 'the config'} are {', '.join(hints)}"
-    return f": did you mean {'.'.join([*prefix, near[0]])}?"
-
-
-def _freeze_group(cls: Any, values: Mapping[str, Any], where: str, prefix: str) -> Any:
-    hints = typing.get_type_hints(cls)
-    done = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if name not in hints:
-            raise BadInput(
-                f"{where} has an unknown field {key!r}"
-                f"{_nearest(prefix.split('.')[:-1], name, hints)}"
-            )
-        if dataclasses.is_dataclass(hints[name]):
-            done[name] = _freeze_group(hints[name], value, where, f"{key}.")
-        else:
-            done[name] = convert(key, value, hints[name], where)
-    missing = [name for name in hints if name not in done]
-    if missing:
-        raise BadInput(
-            f"{where} lacks the field {prefix}{missing[0]!s}: start from "
-            "lm.config.default_config(), which is complete"
-        )
-    return cls(**done)
-
-
-def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
-    """Returns value as the field's type; 1e6 is an integer because it is one."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if value is None and types.NoneType in options:
-        return None
-    kind = options[0]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and number and float(value).is_integer():
-        return int(value)
-    if kind is float and number:
-        return float(value)
-    if kind is str and isinstance(value, str):
-        return value
-    if kind is tuple and isinstance(value, list | tuple):
-        return tuple(tuple(v) if isinstance(v, list | tuple) else v for v in value)
-    wanted = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a word",
-        tuple: "a list",
-    }[kind]
-    optional = " or none" if len(options) > 1 else ""
-    raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {value!r}")
+    return typed.field_type(Config, key)
 
 
 def _choice(key: str, value: str, options) -> None:

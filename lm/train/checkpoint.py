@@ -4,9 +4,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from lm.config import Config, MeshConfig, freeze
 from lm.errors import BadInput, CannotSave
+from lm.layout import make_layout
+from lm.model import transformer
+from lm.optim.build import build as build_optimizer
 from lm.progress import say
+from lm.train import state
 from lm.train.state import TrainState
+from lm.train.workdir import PROVENANCE, read_json
 
 # orbax is imported where it is used: it is slow to import and only runs with a work folder need it.
 
@@ -14,16 +20,17 @@ from lm.train.state import TrainState
 class Checkpoints:
     """The folder of one run's checkpoints. Only committed steps count."""
 
-    def __init__(self, folder: Path, keep: int):
+    def __init__(self, folder: Path, keep: int, read_only: bool = False):
         import orbax.checkpoint as ocp
 
-        self._ocp, self.folder = ocp, folder.absolute()
+        self._ocp, self.folder, self._read_only = ocp, folder.absolute(), read_only
         try:
             self._manager = ocp.CheckpointManager(
                 self.folder,
                 options=ocp.CheckpointManagerOptions(
                     max_to_keep=keep,
-                    cleanup_tmp_directories=True,
+                    cleanup_tmp_directories=not read_only,
+                    read_only=read_only,
                     # On a CPU an asynchronous save may read buffers that the next step overwrites.
                     enable_async_checkpointing=False,
                 ),
@@ -34,16 +41,16 @@ class Checkpoints:
                 "move what is there away or choose another --workdir"
             ) from e
 
-    def save(self, state: TrainState, progress: dict[str, Any]) -> None:
+    def save(self, train_state: TrainState, progress: dict[str, Any]) -> None:
         """Writes one step; raises CannotSave, leaving earlier steps as they were."""
-        args, step = self._ocp.args, int(state.step)
+        args, step = self._ocp.args, int(train_state.step)
         if step in self._manager.all_steps():
             return
         try:
             saved = self._manager.save(
                 step,
                 args=args.Composite(
-                    state=args.StandardSave(state), progress=args.JsonSave(progress)
+                    state=args.StandardSave(train_state), progress=args.JsonSave(progress)
                 ),
                 force=True,
             )
@@ -75,7 +82,7 @@ class Checkpoints:
                 reasons.append(f"step {step}: {_first_line(e)}")
                 say(f"a checkpoint cannot be read and is left out: {reasons[-1]}")
                 continue
-            if reasons:
+            if reasons and not self._read_only:
                 # Later steps will be written again, and may not find the damaged ones in the way.
                 for bad in steps[: len(reasons)]:
                     self._manager.delete(bad)
@@ -102,3 +109,23 @@ def _reason(e: BaseException) -> str:
         if known in text:
             return known
     return _first_line(e)
+
+
+def restore_params(workdir: Path) -> tuple[Config, Any, dict[str, Any]]:
+    """Returns (config, parameters, tokenizer spec) of the newest checkpoint of a work folder.
+
+    On one device, whatever mesh trained it. Raises BadInput for a folder without a trained model.
+    """
+    if not (workdir / "config.json").is_file():
+        raise BadInput(f"{workdir} is not a run's folder: it has no config.json")
+    saved = read_json(workdir / "config.json")
+    provenance = saved.pop(PROVENANCE, {})
+    c = freeze(saved, str(workdir / "config.json"))
+    table = transformer.table(c.model)
+    abstract = state.abstract(table, build_optimizer(c.optim, table), make_layout(MeshConfig()))
+    checkpoints = Checkpoints(workdir / "checkpoints", c.checkpoint.keep, read_only=True)
+    found = checkpoints.restore(abstract)
+    checkpoints.close()
+    if found is None:
+        raise BadInput(f"{workdir} has no checkpoint yet: train it first")
+    return c, found[0].params, provenance["tokenizer"]
