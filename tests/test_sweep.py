@@ -1,0 +1,144 @@
+"""A sweep from its config file to the report, at the smallest size that fits a law."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SWEEP = """
+from lm.config import default_config
+
+def get_config():
+    config = default_config()
+    config.data.source = "markov"
+    config.data.markov_symbols = 32
+    config.data.markov_validation_tokens = 2048
+    config.model.max_length = 32
+    config.model.n_heads = 1
+    config.model.d_head = 8
+    config.train.batch_size = 8
+    config.train.flops = 1e8
+    config.optim.learning_rate = 1e-2
+    config.checkpoint.every = None
+    return config
+
+def point(flops, d):
+    return {"train.flops": flops, "model.d_model": d, "model.n_layers": 1}
+
+def get_sweep():
+    return [point(f, d) for f in (1e8, 2e8) for d in (8, 16, 24, 48)]
+
+def get_held_out():
+    return point(7e8, 24)
+"""
+
+
+def sweep(config: Path, workdir: Path, *more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.sweep", f"--config={config}", f"--workdir={workdir}",
+         *more],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    path.write_text(SWEEP)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    workdir = tmp_path_factory.mktemp("sweep") / "run"
+    done = sweep(config, workdir)
+    assert done.returncode == 0, done.stderr
+    return workdir, done
+
+
+def rows(workdir: Path) -> list[dict[str, str]]:
+    with open(workdir / "runs.csv") as f:
+        return list(csv.DictReader(f))
+
+
+def test_dry_run_lists_and_writes_nothing(config, tmp_path):
+    done = sweep(config, tmp_path / "none", "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "none").exists()
+    assert done.stdout.count("1e08-n") == 4 and "8 runs to fit" in done.stdout
+    assert "(held out)" in done.stdout
+
+
+def test_table_has_a_row_a_run_with_counts_and_swept_fields(finished):
+    from lm import budget
+    from lm.config import freeze
+
+    workdir, _ = finished
+    table = rows(workdir)
+    assert len(table) == 8
+    head = ["run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", "flops",
+            "flops_6nd", "loss", "train_loss", "seed", "status",
+            "train.flops", "model.d_model", "model.n_layers"]  # fmt: skip
+    assert list(table[0]) == head
+    for row in table:
+        folder = workdir / "runs" / row["run_id"]
+        result = json.loads((folder / "result.json").read_text())
+        saved = json.loads((folder / "config.json").read_text())
+        saved.pop("provenance")
+        c = freeze(saved)
+        assert float(row["loss"]) == result["eval_loss"]
+        assert int(row["n_params"]) == result["n_params"] == budget.n_params(c.model)
+        assert c.model.d_model == int(row["model.d_model"])
+        asked = float(row["train.flops"])
+        assert asked <= float(row["flops"]) <= asked + 8 * 32 * budget.flops_per_token(c.model, 32)
+
+
+def test_answer_is_complete(finished):
+    workdir, done = finished
+    law = json.loads((workdir / "law.json").read_text())
+    plan = json.loads((workdir / "plan.json").read_text())
+    prediction = json.loads((workdir / "prediction.json").read_text())
+    assert law["law"] == "chinchilla" and law["n_runs"] == 8
+    largest = max(float(r["flops"]) for r in rows(workdir))
+    assert plan["flops"]["value"] == pytest.approx(10 * largest, rel=1e-6)
+    assert plan["convention"] == "exact"
+    held_out = json.loads((workdir / "runs" / prediction["run_id"] / "result.json").read_text())
+    assert prediction["measured"] == held_out["eval_loss"]
+    assert prediction["times_largest_fitted"] > 3
+    assert prediction["run_id"] not in {r["run_id"] for r in rows(workdir)}
+    assert (workdir / "report.html").stat().st_size > 10_000
+    assert "measured:" in done.stdout
+
+
+def test_again_trains_only_what_is_missing(config, finished):
+    workdir, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in workdir.glob("runs/*/result.json")}
+    missing = sorted(before)[2]
+    loss = json.loads(missing.read_text())["eval_loss"]
+    table = (workdir / "runs.csv").read_text()
+    missing.unlink()
+    done = sweep(config, workdir)
+    assert done.returncode == 0, done.stderr
+    after = {p: p.stat().st_mtime_ns for p in workdir.glob("runs/*/result.json")}
+    assert {p for p in after if after[p] != before[p]} == {missing}
+    assert json.loads(missing.read_text())["eval_loss"] == loss
+    assert (workdir / "runs.csv").read_text() == table
+
+
+def test_mistakes_are_told(config, tmp_path):
+    single = sweep(ROOT / "experiments/configs/tiny.py", tmp_path / "a")
+    assert single.returncode == 2 and "get_sweep" in single.stderr
+    broken = tmp_path / "broken.py"
+    broken.write_text(SWEEP.replace('"model.n_layers": 1', '"model.n_layer": 1'))
+    done = sweep(broken, tmp_path / "b")
+    assert done.returncode == 2 and "model.n_layers" in done.stderr
+    assert not (tmp_path / "b").exists()
+    twice = tmp_path / "twice.py"
+    twice.write_text(SWEEP.replace("(8, 16, 24, 48)", "(8, 16, 24, 24)"))
+    done = sweep(twice, tmp_path / "c")
+    assert done.returncode == 2 and "same run" in done.stderr
