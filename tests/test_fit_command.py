@@ -209,6 +209,33 @@ def test_holdout_and_test_of_published_constants():
     assert "the other 20" in text and "chinchilla_replication_2024" in text
 
 
+def test_rows_left_out_by_where_are_predicted():
+    table = runs(60).assign(kind=["fit"] * 50 + ["later"] * 10)
+    table.loc[55, "loss"] *= np.exp(0.1)
+    content, _ = fit_table(Request(runs=table, bootstrap=0, profile=False, where="kind == 'fit'"))
+    errors = content["rms_log_error"]
+    assert errors["n_fitted"] == 50 and errors["n_left_out"] == 10
+    assert errors["fitted"] < 0.013 and 0.03 < errors["left_out"] < 0.045
+    assert "10 left out by where" in fit_text(content)
+
+
+def test_published_curve_with_a_break():
+    """The published script's fit: its error on the fitted points and on the three beyond."""
+    content, _ = fit_table(
+        Request(
+            runs=path_of("bnsl_4digit_addition.csv"),
+            law="bnsl",
+            objective="squared_log1p",
+            where="split == 'fit'",
+            columns={"x": "dataset_size"},
+            bootstrap=0,
+            profile=False,
+        )  # fmt: skip
+    )
+    assert content["rms_log_error"]["fitted"] <= 5.9849e-4
+    assert content["rms_log_error"]["left_out"] == pytest.approx(0.0109, abs=1e-4)
+
+
 def test_left_out_groups_and_compared_laws():
     table = runs(90).assign(third=np.repeat(["a", "b", "c"], 30))
     content, _ = fit_table(

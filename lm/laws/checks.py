@@ -47,6 +47,18 @@ def test_of(found: Fit, name: str) -> dict[str, Any]:
     return {"name": name, **published_test(found, known.params)}
 
 
+def log_errors(found: Fit, runs: Runs, rest: Runs | None) -> dict[str, Any]:
+    """Root mean square of log(predicted) - log(loss) over the fitted rows and over the rest."""
+
+    def rms(table: Runs) -> float:
+        return float(np.sqrt(np.mean(np.log(found.predict(table.x) / table.y) ** 2)))
+
+    made: dict[str, Any] = {"fitted": rms(runs), "n_fitted": len(runs)}
+    if rest is not None:
+        made |= {"left_out": rms(rest), "n_left_out": len(rest)}
+    return made
+
+
 def holdout(law: Law, runs: Runs, threshold: float, **settings: Any) -> dict[str, Any]:
     """The law fitted below a FLOP threshold, and how far off it is above."""
     held = predict_above(law, runs.x, runs.y, budgets(runs), threshold, **settings)

@@ -30,6 +30,12 @@ def fit_text(content: Mapping[str, Any]) -> str:
             f"objective {goal['name']}: sum {goal['sum']:.10g}, relative gradient "
             f"{goal['gradient']:.1e}; {starts['agreeing']} of {starts['tried']} starts agree"
         )
+    if "rms_log_error" in content:
+        errors = content["rms_log_error"]
+        line = f"rms of log(predicted / loss): {errors['fitted']:.6g} over the fitted rows"
+        if "left_out" in errors:
+            line += f", {errors['left_out']:.6g} over the {errors['n_left_out']} left out by where"
+        lines.append(line)
     if "validation" in content:
         held = content["validation"]
         lines.append(

@@ -9,7 +9,7 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.bootstrap import Progress, Samples, bootstrap
-from lm.laws.checks import add_profiles, comparison, holdout, left_out, test_of
+from lm.laws.checks import add_profiles, comparison, holdout, left_out, log_errors, test_of
 from lm.laws.envelope import envelope
 from lm.laws.fit import Fit, fit
 from lm.laws.forms import LAWS
@@ -133,6 +133,8 @@ def parametric(
             content["published_test"] = test_of(found, request.test)
         if request.leave_out is not None:
             content["left_out"] = left_out(found, runs.column(request.leave_out))
+    if law.target == "loss":
+        content["rms_log_error"] = log_errors(found, runs, rest_of(request, law))
     if request.weights is not None:
         settings["weights"] = weight_column(runs, request.weights)
     if request.above is not None:
@@ -148,6 +150,16 @@ def parametric(
             "the intervals leave them out and are too narrow"
         )
     return content, samples
+
+
+def rest_of(request: Request, law: Law) -> Runs | None:
+    """The rows that `where` left out, as far as they can be read."""
+    if request.where is None:
+        return None
+    try:
+        return read_runs(request.runs, law, request.columns, f"not ({request.where})")
+    except BadInput:
+        return None
 
 
 def frontier(
