@@ -76,14 +76,14 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
         config = module["get_config"]()
         points = module["get_sweep"]() if "get_sweep" in module else []
         held_out = module["get_held_out"]() if "get_held_out" in module else None
-    except KeyError as e:
-        if e.args == ("get_config",):
+    except Exception as e:  # whatever the user's own code raises
+        if isinstance(e, KeyError) and e.args == ("get_config",):
             raise BadInput(f"{path} has no get_config(): add one returning a ConfigDict") from e
-        raise BadInput(f"{path}: {e.args[0] if e.args else e}") from e
-    except (AttributeError, SyntaxError, TypeError) as e:
-        raise BadInput(f"{path} cannot be used: {e}") from e
-    values = json.loads(config.to_json()) if hasattr(config, "to_json") else dict(config)
-    return values, points, held_out
+        said = " ".join(str(e.args[0] if isinstance(e, KeyError) and e.args else e).split())
+        raise BadInput(f"{path} cannot be used: {type(e).__name__}: {said}") from e
+    if not hasattr(config, "to_json"):
+        raise BadInput(f"get_config() of {path} returns {config!r}: return a ConfigDict")
+    return json.loads(config.to_json()), points, held_out
 
 
 def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:

@@ -223,11 +223,16 @@ def _check(c: Config) -> None:
         "data.length": c.data.length,
         "model.rope_factor": m.rope_factor,
         "model.rope_base": m.rope_base,
+        "model.rope_original_length": m.rope_original_length,
+        "model.norm_eps": m.norm_eps,
+        "model.init_std": m.init_std,
         "train.batch_size": t.batch_size,
         "train.accumulate": t.accumulate,
         **{f"train.{b}": getattr(t, b) for b in BUDGETS},
         "optim.learning_rate": o.learning_rate,
         "optim.clip_norm": o.clip_norm,
+        "optim.eps": o.eps,
+        "optim.muon_learning_rate": o.muon_learning_rate,
         "checkpoint.every": c.checkpoint.every,
         "checkpoint.keep": c.checkpoint.keep,
         "eval.every": c.eval.every,
@@ -239,18 +244,26 @@ def _check(c: Config) -> None:
     for key, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             raise BadInput(f"{key} is {value}: it must be greater than 0")
+    if not 0 <= o.weight_decay < float("inf"):
+        raise BadInput(f"optim.weight_decay is {o.weight_decay}: it must be 0 or greater")
     fractions = {
         "data.validation_fraction": c.data.validation_fraction,
-        "model.dropout": m.dropout,
         "optim.warmup_fraction": o.warmup_fraction,
         "optim.decay_fraction": o.decay_fraction,
         "optim.final_fraction": o.final_fraction,
-        "optim.b1": o.b1,
-        "optim.b2": o.b2,
     }
     for key, value in fractions.items():
         if not 0 <= value <= 1:
             raise BadInput(f"{key} is {value}: it must lie between 0 and 1")
+    below_one = {  # at 1, what is left over would be divided by zero
+        "model.dropout": m.dropout,
+        "optim.b1": o.b1,
+        "optim.b2": o.b2,
+        "optim.muon_momentum": o.muon_momentum,
+    }
+    for key, value in below_one.items():
+        if not 0 <= value < 1:
+            raise BadInput(f"{key} is {value}: it must be at least 0 and below 1")
     _choice("model.ffn", m.ffn, FFNS)
     _choice("model.norm", m.norm, ("rmsnorm", "layernorm"))
     _choice("model.norm_position", m.norm_position, ("pre", "post"))

@@ -51,6 +51,10 @@ def build(root: Any, values: Mapping[str, Any], where: str) -> Any:
 def _build_group(root: Any, cls: Any, values: Mapping[str, Any], where: str, prefix: str) -> Any:
     hints = typing.get_type_hints(cls)
     done = {}
+    if not hasattr(values, "items"):  # a ConfigDict is not a Mapping
+        raise BadInput(
+            f"{prefix.removesuffix('.')} in {where} must be a group of fields, not {values!r}"
+        )
     for name, value in values.items():
         key = f"{prefix}{name}"
         if name not in hints:
@@ -87,7 +91,7 @@ def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
     if kind is str and isinstance(value, str):
         return value
     if kind is tuple and isinstance(value, list | tuple):
-        return tuple(tuple(v) if isinstance(v, list | tuple) else v for v in value)
+        return _tuple(value)
     wanted = {
         int: "a whole number",
         float: "a number",
@@ -97,3 +101,10 @@ def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
     }[kind]
     optional = " or none" if len(options) > 1 else ""
     raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {value!r}")
+
+
+def _tuple(values: Any) -> Any:
+    """Returns lists as tuples, at any depth, and whole numbers in them as integers."""
+    if isinstance(values, list | tuple):
+        return tuple(map(_tuple, values))
+    return int(values) if isinstance(values, float) and values.is_integer() else values
