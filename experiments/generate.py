@@ -9,14 +9,14 @@ The same seed writes the same text. Where the text outgrows the model's window (
 the last half window is read again and the text goes on from there.
 """
 
-import sys
 import time
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 
 from experiments import cli
 from lm.errors import BadInput
+from lm.progress import say
 
 WORKDIR = flags.DEFINE_string("workdir", None, "the folder of a trained run")
 PROMPT = flags.DEFINE_string("prompt", "\n", "the text to go on from")
@@ -46,9 +46,8 @@ def main() -> int | None:
     seconds = time.perf_counter() - started
     written = tokenizer.decode(prompt) + (b" " if spec["kind"] == "symbols" else b"")
     # Bytes may stop inside a character: what cannot be shown is replaced, never an error.
-    print((written + tokenizer.decode(ids)).decode(errors="replace"))
-    sys.stdout.flush()
-    logging.info("%d tokens in %.1f s, compiling included", len(ids), seconds)
+    print((written + tokenizer.decode(ids)).decode(errors="replace"), flush=True)
+    say(f"{len(ids)} tokens in {seconds:.1f} s, compiling included")
     return None
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +136,7 @@ def test_the_command_writes_the_prompt_and_the_text(rope_model, monkeypatch, cap
     monkeypatch.setattr(
         checkpoint,
         "restore_params",
-        lambda workdir: (config, params, alphabet.spec) if workdir == "here" else None,
+        lambda workdir: (config, params, alphabet.spec) if workdir == Path("here") else None,
         raising=False,
     )
     values = {"WORKDIR": "here", "PROMPT": "hello", "N_TOKENS": 9, "TEMPERATURE": 0.0}
