@@ -22,7 +22,8 @@ Array = np.ndarray
 def add_profiles(content: dict[str, Any], found: Fit) -> None:
     """Profile intervals of every free parameter and exponent; an open one makes the fit flat."""
     names = list(found.problem.coordinates.free)
-    names += [n for n in found.exponents or {} if n not in found.law.names]
+    if found.exponents and "a" not in found.law.names:
+        names.append("a")  # b is 1 - a
     profiles = {n: profile(found, quantity(found.law, n)) for n in names}
     content["profile"] = {
         name: {f"{level:g}": list(ends) for level, ends in p.intervals.items()}

@@ -103,7 +103,7 @@ def profile(
     pulled.targets = center + steps
     pulled.stiffness = 100.0 * rise_unit / unit**2
     start = _along(fit, pulled, steps)
-    found = minimise(pulled, start, problem.lower, problem.upper, 100, 1e-8)
+    found = minimise(pulled, start, problem.lower, problem.upper, 50, 1e-8)
     q = np.broadcast_to(pulled.value(found.theta).v, (len(steps), 1))[:, 0]
     rise = problem(found.theta, np.arange(len(steps))).f - _value(fit)
     good = np.isfinite(rise) & np.isfinite(q)

@@ -198,9 +198,12 @@ def frontier(
 def flag_outliers(found: Fit, runs: Runs) -> list[dict[str, Any]]:
     """Rows far from the fit: row, residual in the objective's link (observed higher), a reason."""
     residual = -found.residuals()
-    if residual.size < 2 * found.theta.shape[1]:
+    free = found.theta.shape[1]
+    if residual.size < 2 * free:
         return []  # too few rows to say which of them are far off
-    spread_ = 1.4826 * np.median(np.abs(residual - np.median(residual)))
+    # A law bends towards as many rows as it has parameters: they do not count.
+    size = np.sort(np.abs(residual - np.median(residual)))[free:]
+    spread_ = 1.4826 * np.median(size)
     if not np.isfinite(spread_) or spread_ < 1e-12:
         return []
     flagged = []
@@ -222,8 +225,9 @@ def outlier_warning(outliers: list[dict[str, Any]], dropped: bool) -> str:
     """The sentence that names the flagged rows and where the other answer is."""
     rows = ", ".join(str(item["row"]) for item in outliers[:8])
     more = f" and {len(outliers) - 8} more" if len(outliers) > 8 else ""
-    done = "left out; with_outliers" if dropped else "kept; without_outliers"
-    return f"{len(outliers)} outliers (rows {rows}{more}) were {done} has the other answer"
+    done = "left out: with_outliers" if dropped else "kept: without_outliers"
+    noun = "outlier (row" if len(outliers) == 1 else "outliers (rows"
+    return f"{len(outliers)} {noun} {rows}{more}) {done} has the other answer"
 
 
 def weight_column(runs: Runs, name: str) -> np.ndarray:
