@@ -8,71 +8,15 @@ curves, the table of all runs and the commands to repeat it. What the folder doe
 where it would have stood. The figures also go to DIR/figures as PNG and SVG.
 """
 
-import os
 from pathlib import Path
 
 from absl import flags
 
-from experiments import cli, sweep_folder
+from experiments import cli
+from experiments.report_file import write
 from lm.errors import BadInput
 
 WORKDIR = flags.DEFINE_string("workdir", None, "the folder of a sweep or of a fit")
-
-
-def write(workdir: Path) -> Path:
-    """Writes WORKDIR/report.html and WORKDIR/figures; returns the page's path.
-
-    Raises BadInput where the folder holds nothing to report or cannot be written.
-    """
-    from lm.laws.figures import curves, gallery, style
-    from lm.laws.report import Contents, report
-
-    workdir = Path(workdir)
-    frame = sweep_folder.table(workdir / "runs.csv")
-    law, reason = None, "there is no runs.csv"
-    if frame is not None:
-        try:
-            law = sweep_folder.material(workdir / "law.json", frame)
-        except BadInput as e:
-            reason = str(e)
-    plan = sweep_folder.json_object(workdir / "plan.json")
-    if frame is None and plan is None:
-        raise BadInput(
-            f"{workdir} holds neither runs.csv nor plan.json: give the --workdir of a sweep"
-        )
-    drawn, undrawn = gallery.draw(gallery.FITTED, law) if law else ({}, {})
-    if law is None and (found := sweep_folder.learning_curves(workdir / "runs")):
-        drawn["learning_curves"] = curves.learning_curves(found)
-    pictures = {}
-    for name, made in drawn.items():
-        _, svg = style.write(made, workdir / "figures", name)
-        pictures[name] = svg.read_text()
-    page = report(
-        Contents(
-            title=f"Scaling report: {workdir.resolve().name}",
-            frame=frame,
-            held_out=sweep_folder.table(workdir / "held_out.csv"),
-            evidence=law.evidence if law else None,
-            no_law=reason,
-            plan=plan,
-            prediction=sweep_folder.json_object(workdir / "prediction.json"),
-            figures=pictures,
-            undrawn=undrawn,
-            commands=sweep_folder.commands(workdir),
-        )
-    )
-    return _replace(workdir / "report.html", page)
-
-
-def _replace(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.tmp")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as e:
-        partial.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written ({e.strerror}): free it or its folder") from e
-    return path
 
 
 def main() -> int | None:

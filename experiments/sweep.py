@@ -11,6 +11,8 @@ A file with get_held_out(), one such dict, names a larger run: its loss is predi
 law first, then it is trained, and prediction.json holds both.
 """
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ def main() -> None:
     workdir = Path(_WORKDIR.value or "")
     runs, csv = workdir / "runs", workdir / "runs.csv"
     runs.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["python", "-m", "experiments.sweep", *sys.argv[1:]])
+    write_json(workdir / "sweep.json", {"command": command, "runs": [p.run_id for p in points]})
     table.write(points, runs, csv)
     workers = _WORKERS.value or len(pool.cores())
     collect = lambda _: table.write(points, runs, csv)
@@ -87,11 +91,11 @@ def _print_points(points: list[Any], held_out: Any) -> None:
 
 
 def _finish(plan: dict[str, Any], prediction: dict[str, Any] | None, workdir: Path) -> None:
-    from experiments import report
-    from experiments.plan import write as write_plan
+    from experiments.report_file import write as write_report
     from lm.laws.plan_text import plan_text
+    from lm.train.workdir import write_json
 
-    write_plan(plan, workdir)
+    write_json(workdir / "plan.json", plan)
     print(plan_text(plan))
     if prediction:
         print(
@@ -99,7 +103,7 @@ def _finish(plan: dict[str, Any], prediction: dict[str, Any] | None, workdir: Pa
             f"{prediction['error']:.2%}; repeating the best fitted loss would have erred by "
             f"{prediction['baseline_error']:.2%}"
         )
-    print(f"Wrote {report.write(workdir)}.")
+    print(f"Wrote {write_report(workdir)}.")
 
 
 def run() -> None:

@@ -44,10 +44,11 @@ class Progress:
         now = time.monotonic()
         if now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            say(f"{self._what}: {self._unit} {done} of {self._total}, {note}{self._left(done)}")
+            where = f"{done} %" if self._unit == "%" else f"{self._unit} {done} of {self._total}"
+            say(f"{self._what}: {where}, {note}{self._left(done)}")
 
     def _left(self, done: int) -> str:
-        if done <= self._first + self._total / 100:
+        if done - self._first < self._total / 50:
             return ""  # too little to judge by
         spent = time.monotonic() - self._started
         return f", {clock(spent / (done - self._first) * (self._total - done))} left"

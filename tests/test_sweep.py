@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def point(flops, d):
     return {"train.flops": flops, "model.d_model": d, "model.n_layers": 1}
 
 def get_sweep():
-    return [point(f, d) for f in (1e8, 2e8) for d in (8, 16, 24, 48)]
+    return [point(f, d) for f in (1e8, 2e8) for d in (8, 16, 32)]
 
 def get_held_out():
     return point(7e8, 24)
@@ -43,6 +44,8 @@ def sweep(config: Path, workdir: Path, *more: str) -> subprocess.CompletedProces
         [sys.executable, "-m", "experiments.sweep", f"--config={config}", f"--workdir={workdir}",
          *more],
         cwd=ROOT, capture_output=True, text=True,
+        # Compiling is nearly all of the time here.
+        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
     )  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def test_dry_run_lists_and_writes_nothing(config, tmp_path):
     done = sweep(config, tmp_path / "none", "--dry_run")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "none").exists()
-    assert done.stdout.count("1e08-n") == 4 and "8 runs to fit" in done.stdout
+    assert done.stdout.count("1e08-n") == 3 and "6 runs to fit" in done.stdout
     assert "(held out)" in done.stdout
 
 
@@ -80,7 +83,7 @@ def test_table_has_a_row_a_run_with_counts_and_swept_fields(finished):
 
     workdir, _ = finished
     table = rows(workdir)
-    assert len(table) == 8
+    assert len(table) == 6
     head = ["run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", "flops",
             "flops_6nd", "loss", "train_loss", "seed", "status",
             "train.flops", "model.d_model", "model.n_layers"]  # fmt: skip
@@ -103,7 +106,7 @@ def test_answer_is_complete(finished):
     law = json.loads((workdir / "law.json").read_text())
     plan = json.loads((workdir / "plan.json").read_text())
     prediction = json.loads((workdir / "prediction.json").read_text())
-    assert law["law"] == "chinchilla" and law["n_runs"] == 8
+    assert law["law"] == "chinchilla" and law["n_runs"] == 6
     largest = max(float(r["flops"]) for r in rows(workdir))
     assert plan["flops"]["value"] == pytest.approx(10 * largest, rel=1e-6)
     assert plan["convention"] == "exact"
@@ -139,6 +142,6 @@ def test_mistakes_are_told(config, tmp_path):
     assert done.returncode == 2 and "model.n_layers" in done.stderr
     assert not (tmp_path / "b").exists()
     twice = tmp_path / "twice.py"
-    twice.write_text(SWEEP.replace("(8, 16, 24, 48)", "(8, 16, 24, 24)"))
+    twice.write_text(SWEEP.replace("(8, 16, 32)", "(8, 16, 16)"))
     done = sweep(twice, tmp_path / "c")
     assert done.returncode == 2 and "same run" in done.stderr

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from lm.budget import n_params
+from lm.errors import BadInput
 from lm.laws.law_file import KnownLaw, read_law
 from lm.laws.plan import Question, make_plan
 from lm.laws.request import Request, fit_table
 from lm.laws.result import write_law
 from lm.laws.shape import Family
+from lm.progress import say
 from lm.sweep.points import Point
 from lm.sweep.table import result_of
 
@@ -16,13 +18,22 @@ TIMES_LARGEST = 10  # the plan's budget, in units of the largest group's
 
 
 def fit(workdir: Path) -> KnownLaw:
-    """Fits runs.csv and writes law.json, and the parabolas' answer beside it in isoflop/."""
+    """Fits runs.csv and writes law.json, and the parabolas' answer beside it in isoflop/.
+
+    Where the budgets have no parabolas, the surface is still the answer, and that is said.
+    """
+    try:
+        _fit(workdir, "isoflop", workdir / "isoflop")
+    except BadInput as e:
+        say(f"no answer from IsoFLOP parabolas: {e}")
+    return read_law(str(_fit(workdir, "chinchilla", workdir)))
+
+
+def _fit(workdir: Path, law: str, out: Path) -> Path:
     table = str(workdir / "runs.csv")
-    for law, out in (("isoflop", workdir / "isoflop"), ("chinchilla", workdir)):
-        content, samples = fit_table(Request(runs=table, law=law))
-        content["command"] = f"python -m experiments.fit --runs={table} --law={law} --out={out}"
-        write_law(out, content, samples)
-    return read_law(str(workdir / "law.json"))
+    content, samples = fit_table(Request(runs=table, law=law))
+    content["command"] = f"python -m experiments.fit --runs={table} --law={law} --out={out}"
+    return write_law(out, content, samples)
 
 
 def family(points: list[Point]) -> Family:

@@ -118,19 +118,19 @@ class _FlopsBar:
         self._total = sum(p.horizon.flops for p in points)
         self._results = [runs / p.run_id / "result.json" for p in points]
         self._last = 0.0
-        first = round(1000 * self._trained() / self._total)
-        self._bar = progress.Progress(what, 1000, first, "thousandth of the FLOPs")
+        self._bar = progress.Progress(what, 100, self._percent(), "%")
 
-    def _trained(self) -> float:
-        return sum(_tokens(path) * flops for path, flops in self._per_token.items())
+    def _percent(self) -> int:
+        """Of the FLOPs of all runs: a run's tokens cost more the larger its model is."""
+        trained = sum(_tokens(path) * flops for path, flops in self._per_token.items())
+        return min(100, round(100 * trained / self._total))
 
     def update(self) -> None:
         if time.monotonic() - self._last < POLL_SECONDS:
             return
         self._last = time.monotonic()
         ended = sum(path.exists() for path in self._results)
-        share = min(1000, round(1000 * self._trained() / self._total))
-        self._bar.update(share, f"{ended} of {self._n_runs} runs done")
+        self._bar.update(self._percent(), f"{ended} of {self._n_runs} runs done")
 
     def close(self) -> None:
         self._bar.close()
