@@ -1,4 +1,4 @@
-"""Derivatives of laws that are sums of powers, several times faster than through jets.
+"""Derivatives of laws that are sums of powers, about twice as fast as through jets.
 
 Where L = sum over terms of c_t x_t^(s_t e_t), every derivative is a term times a power of log x_t,
 so that all sums over rows are products with a few constant columns. Imports NumPy only.
