@@ -47,15 +47,16 @@ def rows():
                 "model.d_model": 8 * (k + 1), "train.flops": flops,
             })  # fmt: skip
     lost = made[-1] | {"run_id": HOSTILE, "loss": float("nan"), "status": "diverged"}
-    return [*made, lost]
+    return [*made[:4], lost, *made[4:]]
 
 
 def make(folder: Path, bootstrap: int = 60) -> Path:
     """Writes the folder and returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     table = rows()
+    finished = [row for row in table if row["status"] == "finished"]
     pd.DataFrame(table).to_csv(folder / "runs.csv", index=False)
-    for row in table[:-1]:
+    for row in finished:
         run = folder / "runs" / row["run_id"]
         run.mkdir(parents=True)
         tokens = np.linspace(0.02, 1, 40) * row["n_tokens"]
@@ -81,7 +82,7 @@ def make(folder: Path, bootstrap: int = 60) -> Path:
         "run_id": "held-out-run", "flops": 6 * n * d * ratio(n), "n_params": n, "n_tokens": d,
         "predicted": loss(n, d) * 1.01, "interval_80": [loss(n, d) * 0.98, loss(n, d) * 1.04],
         "measured": loss(n, d), "error": 0.01, "baseline_error": 0.3,
-        "best_fitted_loss": min(r["loss"] for r in table[:-1]),
+        "best_fitted_loss": min(r["loss"] for r in finished),
     }  # fmt: skip
     (folder / "prediction.json").write_text(json.dumps(held))
     pd.DataFrame([table[0] | {"run_id": "held-out-run"}]).to_csv(

@@ -354,9 +354,13 @@ def test_a_table_that_is_not_the_laws_is_refused(folder):
 
     from lm.errors import BadInput
 
-    short = pd.read_csv(folder / "runs.csv").iloc[:5]
-    with pytest.raises(BadInput, match="not the one that the law was fitted to"):
-        sweep_folder.material(folder / "law.json", short)
+    whole = pd.read_csv(folder / "runs.csv")
+    for other, said in (
+        (whole.iloc[:3], "not the one that"),
+        (whole.iloc[:12], "was fitted to 18"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            sweep_folder.material(folder / "law.json", other)
 
 
 def test_samples_of_a_refit_pass_through(material):

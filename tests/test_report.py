@@ -15,6 +15,7 @@ from experiments import report
 from lm.errors import BadInput
 from lm.laws import report_page
 from lm.laws.figures import gallery
+from lm.laws.forms import LAWS
 from lm.laws.report import Contents
 from lm.laws.report import report as page_of
 from tests import fake_sweep
@@ -112,7 +113,7 @@ def test_the_held_out_run_is_judged(page, folder):
     assert "held out: predicted before it was trained" in words
 
 
-def test_every_run_is_in_the_table_with_what_the_law_says(page):
+def test_every_run_is_in_the_table_with_what_the_law_says(page, folder):
     rows = fake_sweep.rows()
     for row in rows:
         assert html.escape(row["run_id"]) in page
@@ -120,8 +121,12 @@ def test_every_run_is_in_the_table_with_what_the_law_says(page):
     assert body.count("<tr") == len(rows) + 2  # heading and the held-out run
     assert "status is diverged" in body and "model.d_model" in body
     values = [float(v) for v in re.findall(r'data-v="([\d.e+-]+)"', body)]
-    for row in rows[:-1]:
+    law = json.loads((folder / "law.json").read_text())["params"]
+    for row in (r for r in rows if r["status"] == "finished"):
         assert row["loss"] in values and row["n_params"] in values
+        cells = body.split(html.escape(row["run_id"]))[1].split("</tr>")[0]
+        by_law = LAWS["chinchilla"].predict(law, {"n": row["n_params"], "d": row["n_tokens"]})
+        assert f"{float(by_law):.4f}" in cells
 
 
 def test_a_hostile_run_id_stays_text(page):

@@ -137,6 +137,11 @@ def gather(content: Mapping[str, Any], table: Any, samples: Any = None) -> Evide
     given = content.get("columns") or {}
     columns = {r: c for r, c in given.items() if c in kept.columns}
     runs = read_runs(kept, law, columns, extra=("unique",))
+    if len(runs) != content.get("n_runs", len(runs)):
+        raise BadInput(
+            f"the law was fitted to {content['n_runs']} runs and the table has {len(runs)} of "
+            "them: give the --runs of the fit, or fit again"
+        )
     used = numbers[runs.rows - 1]
     params = _params(content, law)
     drawn = None

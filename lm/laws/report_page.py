@@ -67,8 +67,9 @@ pre { background: var(--pale); border: 1px solid var(--line); border-radius: .4r
   nav, th button::after { display: none; } h2, h3 { break-after: avoid; }
   figure, .card, .notes, tr { break-inside: avoid; } .table, .wide { overflow: visible; }
   .figures { grid-template-columns: 1fr 1fr; } .wide svg { min-width: 0; }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: 7pt; }
-  th, td { padding: .15rem .3rem; white-space: normal; overflow-wrap: anywhere; }
+  .cards { grid-template-columns: repeat(auto-fit, minmax(6.5rem, 1fr)); }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: 6.5pt; }
+  th, td { padding: .1rem .2rem; } th, td.left { white-space: normal; overflow-wrap: anywhere; }
   .card, .notes, th, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
