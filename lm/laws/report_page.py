@@ -69,7 +69,8 @@ pre { background: var(--pale); border: 1px solid var(--line); border-radius: .4r
   .figures { grid-template-columns: 1fr 1fr; } .wide svg { min-width: 0; }
   .cards { grid-template-columns: repeat(auto-fit, minmax(6.5rem, 1fr)); }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: 6.5pt; }
-  th, td { padding: .1rem .2rem; } th, td.left { white-space: normal; overflow-wrap: anywhere; }
+  th, td { padding: .1rem .2rem; } th, td.left { white-space: normal; }
+  th { overflow-wrap: anywhere; } thead { display: table-row-group; } .card b { font-size: 13pt; }
   .card, .notes, th, pre { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
