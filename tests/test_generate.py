@@ -90,6 +90,9 @@ def test_a_longer_text_begins_with_the_shorter_one(rope_model):
     prompt = np.array([[1, 2, 3]])
     few, many = (generate(model, params, prompt, n, 1.0) for n in (15, 30))
     np.testing.assert_array_equal(few[0], many[0, :15])
+    # Where every token is as likely, only the keys speak: no window repeats the one before.
+    level = generate(model, jax.tree.map(jnp.zeros_like, params), prompt, 30, 1.0)[0]
+    assert level[9:15].tolist() != level[15:21].tolist() != level[21:27].tolist()
     # A prompt longer than the window counts by its last half.
     long = np.random.default_rng(0).integers(0, V, (1, 31))
     np.testing.assert_array_equal(
