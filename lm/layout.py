@@ -63,6 +63,8 @@ class Layout:
 
     def put_batch(self, local: Any) -> Any:
         """Returns this process's rows of a batch as arrays over the whole mesh."""
+        if jax.process_count() == 1:  # the same, at half the cost
+            return jax.device_put(local, self.batch)
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.batch, x), local)
 
 
@@ -74,7 +76,9 @@ def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> La
     spelled = ", ".join(f"mesh.{a} {s}" for a, s in zip(AXES, sizes, strict=True))
     if -1 in sizes:
         if len(devices) % known:
-            raise BadInput(f"{spelled}: {len(devices)} devices are not divisible by {known}")
+            raise BadInput(
+                f"{spelled}: {len(devices)} devices are not divisible by {known}: change one axis"
+            )
         sizes[sizes.index(-1)] = len(devices) // known
     needed = math.prod(sizes)
     if needed > len(devices) or (needed < len(devices) and jax.process_count() > 1):

@@ -151,7 +151,7 @@ class _Training:
                 if step < h.steps:
                     coming = loader.submit(self._batch, step + 1)
                 program = programs[h.batch_size(step)]
-                self.state, metrics = program(self.state, self.run.layout.put_batch(batch))
+                self.state, metrics = program(self.state, batch)
                 if pending is not None:
                     self._read(pending)
                 pending = metrics
@@ -180,9 +180,11 @@ class _Training:
         return programs
 
     def _batch(self, step: int) -> Batch:
+        """Makes a step's batch and places it: on the loader's thread, while a step runs."""
         rows = self.run.horizon.batch_size(step)
         first = self.run.horizon.sequences(step - 1)
-        return self.run.dataset.batch(first, rows, self.run.layout.local_rows(rows))
+        layout = self.run.layout
+        return layout.put_batch(self.run.dataset.batch(first, rows, layout.local_rows(rows)))
 
     def _read(self, metrics: dict[str, Any]) -> None:
         """Takes in the next step's metrics, which waits for that step to be done."""
