@@ -32,5 +32,8 @@ format: venv
 test: lint
 	$(PY) -m pytest
 
+test-layouts: venv
+	$(PY) -m pytest -m layouts
+
 bench: venv
 	$(PY) -m pytest -m bench --no-header tests
