@@ -49,6 +49,11 @@ def _parse(argv: list[str]) -> None:
     line_args, line_overrides = _take_overrides(rest)
     # Command line after flag files, wherever the flag file stood: later beats earlier.
     config_overrides[:] = [("the flag file", file_overrides), ("the command line", line_overrides)]
+    if (file_overrides or line_overrides) and "config" not in flags.FLAGS:
+        key = (file_overrides + line_overrides)[0][0]
+        raise BadInput(
+            f"--config.{key} changes nothing here, this command reads no config: remove it"
+        )
     positional = flags.FLAGS([argv[0], *file_args, *line_args])[1:]
     if positional:
         raise BadInput(f"unexpected argument {positional[0]!r}: flags are written --name=value")

@@ -15,10 +15,10 @@ from typing import Any
 from absl import flags
 
 from experiments import cli
-from lm.config import BUDGETS, Config, field_type, freeze, to_dict
+from lm.config import BUDGETS, Config, field_type, freeze
 from lm.errors import BadInput
 from lm.train.workdir import PROVENANCE
-from lm.typed import convert
+from lm.typed import build, convert
 
 _CONFIG = flags.DEFINE_string(
     "config", None, "a config file: a .py with get_config(), or a saved config.json"
@@ -50,6 +50,7 @@ def from_flags() -> ConfigSource:
     if not _CONFIG.value:
         raise BadInput("no config given: add --config=experiments/configs/tiny.py or your own file")
     file, points, held_out = _read(_CONFIG.value)
+    build(Config, file, _CONFIG.value)  # every field is there, before anything is said on top of it
     overrides = [
         (where, [(key, parse(key, text, where)) for key, text in pairs])
         for where, pairs in cli.config_overrides
@@ -76,14 +77,19 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
         config = module["get_config"]()
         points = module["get_sweep"]() if "get_sweep" in module else []
         held_out = module["get_held_out"]() if "get_held_out" in module else None
+        file = json.loads(config.to_json()) if hasattr(config, "to_json") else None
     except Exception as e:  # whatever the user's own code raises
         if isinstance(e, KeyError) and e.args == ("get_config",):
             raise BadInput(f"{path} has no get_config(): add one returning a ConfigDict") from e
         said = " ".join(str(e.args[0] if isinstance(e, KeyError) and e.args else e).split())
         raise BadInput(f"{path} cannot be used: {type(e).__name__}: {said}") from e
-    if not hasattr(config, "to_json"):
+    if file is None:
         raise BadInput(f"get_config() of {path} returns {config!r}: return a ConfigDict")
-    return json.loads(config.to_json()), points, held_out
+    if not isinstance(points, list) or not all(isinstance(p, dict) for p in points):
+        raise BadInput(f"get_sweep() of {path} returns {points!r}: return a list of override dicts")
+    if held_out is not None and not isinstance(held_out, dict):
+        raise BadInput(f"get_held_out() of {path} returns {held_out!r}: return one override dict")
+    return file, points, held_out
 
 
 def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
@@ -124,18 +130,3 @@ def parse(key: str, text: str, where: str) -> Any:
         return ast.literal_eval(text) if options[0] is tuple else float(text)
     except (ValueError, SyntaxError):
         return convert(key, text, kind, where)
-
-
-def flat(config: Config) -> dict[str, Any]:
-    """Returns the config as {dotted name: value}."""
-    found: dict[str, Any] = {}
-
-    def walk(values: dict[str, Any], prefix: str) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{name}.")
-            else:
-                found[prefix + name] = value
-
-    walk(to_dict(config), "")
-    return found

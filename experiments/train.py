@@ -16,6 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli, config_source
+from lm.errors import BadInput
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
 
@@ -23,7 +24,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is
 def main() -> None:
     c = config_source.from_flags().config()
     if not _WORKDIR.value:
-        raise cli.BadInput("no work folder given: add --workdir=runs/NAME")
+        raise BadInput("no work folder given: add --workdir=runs/NAME")
     from lm.train.loop import train  # after the config is checked: a mistake is told at once
 
     print(json.dumps(train(c, Path(_WORKDIR.value))))
