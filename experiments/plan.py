@@ -126,7 +126,7 @@ def write(plan: dict[str, Any], folder: Path) -> Path:
 
 def _family(known: KnownLaw) -> tuple[Family, str]:
     """The shapes to count and build: --config's, else those of the sweep that fitted the law."""
-    if flags.FLAGS.config:
+    if flags.FLAGS.config or any(pairs for _, pairs in cli.config_overrides):
         config = config_source.from_flags().config()
         if config.model.vocab_size is None:
             raise BadInput(
@@ -144,16 +144,23 @@ def _family(known: KnownLaw) -> tuple[Family, str]:
 
 
 def _largest_run(folder: Path) -> Path | None:
-    """The config.json of the widest run of the sweep in that folder; None where there is none."""
+    """The config.json of the widest run that the sweep in that folder fitted, the first of several
+    as wide: the shapes of the sweep's own plan. None where there is none."""
+    paths = sorted(folder.glob("runs/*/config.json"))
+    try:
+        fitted = json.loads((folder / "sweep.json").read_text())["runs"]  # not the held-out run
+        paths = [folder / "runs" / name / "config.json" for name in fitted]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # runs that no sweep lists
     widths = {}
-    for path in folder.glob("runs/*/config.json"):
+    for path in paths:
         try:
             model = json.loads(path.read_text())["model"]
             if model["vocab_size"] is not None:  # without it nothing can be counted
                 widths[path] = model["d_model"]
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             continue  # a run that is being written
-    return max(widths, key=lambda p: (widths[p], str(p)), default=None)
+    return max(widths, key=lambda p: widths[p], default=None)
 
 
 def run() -> None:
