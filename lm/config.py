@@ -15,6 +15,7 @@ from lm.errors import BadInput
 
 FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
 GATED_FFNS = FFNS[:5]
+PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 BUDGETS = ("steps", "n_tokens", "flops", "tokens_per_param")
 
 
@@ -274,6 +275,7 @@ def _check(c: Config) -> None:
     _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
     _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))
     _choice("precision.reduce", c.precision.reduce, ("float32",))
+    _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
     _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
     if m.d_head is None and m.d_model % m.n_heads:
         raise BadInput(

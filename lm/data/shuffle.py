@@ -32,7 +32,10 @@ def shuffled(numbers: np.ndarray, length: int, seed: int) -> np.ndarray:
     from grain.experimental import index_shuffle
 
     if length > MAX_LENGTH:
-        raise BadInput(f"{length} sequences an epoch are more than the shuffle's {MAX_LENGTH}.")
+        raise BadInput(
+            f"{length} sequences an epoch are more than the shuffle's {MAX_LENGTH}: "
+            "raise data.length or give less text"
+        )
     return np.fromiter(
         (
             index_shuffle(n % length, length - 1, epoch_key(seed, n // length), 4)

@@ -123,6 +123,8 @@ def restore_params(workdir: Path) -> tuple[Config, Any, dict[str, Any]]:
     c = freeze(saved, str(workdir / "config.json"))
     table = transformer.table(c.model)
     abstract = state.abstract(table, build_optimizer(c.optim, table), make_layout(MeshConfig()))
+    if "tokenizer" not in provenance:
+        raise BadInput(f"{workdir}/config.json does not say which tokenizer: restore or train it")
     checkpoints = Checkpoints(workdir / "checkpoints", c.checkpoint.keep, read_only=True)
     found = checkpoints.restore(abstract)
     checkpoints.close()
