@@ -2,8 +2,8 @@
 
 The window is model.max_length tokens. When it is full, its last half is read again as a new
 beginning and generation goes on, so a text may be longer than the window; every token is drawn
-with at least half a window of context once there is so much text. Two programs are compiled, one
-that reads and one that draws.
+with at least half a window of context once there is so much text. Two programs are compiled: one
+that reads (again for another length), one that draws.
 """
 
 import math

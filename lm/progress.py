@@ -45,13 +45,13 @@ class Progress:
         if now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             where = f"{done} %" if self._unit == "%" else f"{self._unit} {done} of {self._total}"
-            say(f"{self._what}: {where}, {note}{self._left(done)}")
+            say(f"{self._what}: {', '.join(filter(None, (where, note, self._left(done))))}")
 
     def _left(self, done: int) -> str:
         if done - self._first < self._total / 50:
             return ""  # too little to judge by
         spent = time.monotonic() - self._started
-        return f", {clock(spent / (done - self._first) * (self._total - done))} left"
+        return f"{clock(spent / (done - self._first) * (self._total - done))} left"
 
     def close(self) -> None:
         if self._bar is not None:

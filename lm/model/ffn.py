@@ -45,7 +45,6 @@ def table(m: ModelConfig, out_std: float) -> Table:
 
 def feed_forward(m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array) -> jax.Array:
     """Returns the FFN's output [B, T, D] in x's dtype."""
-
     act = ACTIVATIONS[m.ffn]
     h_BTF = linear(x_BTD, p["up"], p.get("up_bias"))
     if m.gated:
