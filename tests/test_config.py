@@ -174,6 +174,11 @@ def test_every_config_builds_with_every_point_of_its_sweep(path):
         ("name.py", "def get_config():\n    return nothing", "cannot be used.*nothing"),
         ("number.py", "def get_config():\n    return 3", "get_config.*number.py returns 3"),
         (
+            "sweep.py",
+            "from lm.config import default_config as get_config\ndef get_sweep():\n    return {}",
+            "get_sweep.*sweep.py returns {}: return a list",
+        ),
+        (
             "field.py",
             "from lm.config import default_config\n"
             "def get_config():\n    c = default_config()\n    c.model.n_layer = 2\n    return c",
@@ -230,6 +235,7 @@ def test_a_mistake_on_the_command_line_is_said(args, sentence):
         ({"model_d_head": 5}, "head width 5 is odd"),
         ({"model_position": "sinusoidal", "model_d_model": 33, "model_d_head": 4}, "33 is odd"),
         ({"data_length": 300}, "data.length 300 is longer than model.max_length 256"),
+        ({"pipeline_schedule": "1fb1"}, "pipeline.schedule is '1fb1' .did you mean 1f1b"),
         ({"train_accumulate": 3}, "batch_size 16 is not divisible by train.accumulate 3"),
         ({"train_flops": 1e9}, "train.steps and train.flops is set"),
         ({"train_steps": None}, "none of them is set"),

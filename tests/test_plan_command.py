@@ -71,6 +71,7 @@ def test_a_law_fitted_by_a_sweep_is_planned_with_exact_counts_of_its_shapes(tmp_
     (["--law=chinchilla_2022", "--flops=1e20", "--half_width=0.1"], "--budgets="),
     (["--law=chinchilla_2022", "--flops=1e20", "--config=experiments/configs/tiny.py"],
      "add --config.model.vocab_size=256"),
+    (["--law=chinchilla_2022", "--flops=1e20", "--config.model.d_model=64"], "no config given"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence_and_exit_code_2(args, says, tmp_path):
     done = run(*args, out=tmp_path)

@@ -34,9 +34,9 @@ def from_corpus(corpus: Corpus, tokenizer_name: str, length: int, seed: int) -> 
     for name, tokens in (("training", train), ("validation", held_out)):
         if len(tokens) < length + 1:
             raise BadInput(
-                f"The {name} split has {len(tokens)} tokens, fewer than the {length + 1} of one "
+                f"the {name} split has {len(tokens)} tokens, fewer than the {length + 1} of one "
                 f"sequence (data.length {length}, and one more to predict); give more text or a "
-                "shorter data.length."
+                "shorter data.length"
             )
     n_train = (len(train) - 1) // length
     return Dataset(
@@ -70,12 +70,12 @@ def _markov(data: DataConfig, length: int, seed: int) -> Dataset:
     if length < chain.order:
         raise BadInput(
             f"data.length {length} is shorter than data.markov_order {chain.order}: no target "
-            "would see a whole state."
+            "would see a whole state: raise data.length"
         )
     if data.markov_validation_tokens < 1:
         raise BadInput(
             f"data.markov_validation_tokens is {data.markov_validation_tokens}; it must be at "
-            "least 1, and a million for a loss to three digits."
+            "least 1, and a million for a loss to three digits"
         )
     n_valid = length - (chain.order - 1)  # targets that see a whole state, in one sequence
     n_held_out = -(-data.markov_validation_tokens // n_valid)

@@ -47,4 +47,4 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as e:
-        raise BadInput(f"Cannot read {path}: {e.strerror}.") from e
+        raise BadInput(f"cannot read {path} ({e.strerror}): check who may read it") from e

@@ -17,7 +17,7 @@ def load(path: str | None, validation_fraction: float) -> Corpus:
     and the others for validation. Raises BadInput where nothing matches, or a file is not UTF-8.
     """
     if not path:
-        raise BadInput("data.source=files needs data.path, a glob of text files.")
+        raise BadInput("data.source=files needs data.path, a glob of text files")
     documents = [_document(p, root) for root, p in _matches(path)]
     lengths = [_n_characters(d.text) for d in documents]
     # Exact: 1 - 0.9 in binary is a little less than a tenth.
@@ -36,12 +36,12 @@ def _matches(path: str) -> list[tuple[Path, Path]]:
     path = os.path.expanduser(path)
     if os.path.isdir(path):
         example = os.path.join(path, "**", "*.txt")
-        raise BadInput(f"data.path {path} is a folder; write a glob, such as '{example}'.")
+        raise BadInput(f"data.path {path} is a folder; write a glob, such as '{example}'")
     if os.path.isfile(path):
         return [(Path(path).parent, Path(path))]
     found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
     if not found:
-        raise BadInput(f"data.path {path} matches no file; check the path.")
+        raise BadInput(f"data.path {path} matches no file; check the path")
     root = Path(os.path.commonpath([os.path.dirname(p) for p in found]) or ".")
     return [(root, Path(p)) for p in found]
 
@@ -49,7 +49,7 @@ def _matches(path: str) -> list[tuple[Path, Path]]:
 def _document(path: Path, root: Path) -> Document:
     text = read(path)
     if text and not is_utf8(text):
-        raise BadInput(f"{path} is not UTF-8 text; convert it, or leave it out of data.path.")
+        raise BadInput(f"{path} is not UTF-8 text; convert it, or leave it out of data.path")
     return Document(path.relative_to(root).as_posix(), text)
 
 

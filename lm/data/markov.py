@@ -48,14 +48,14 @@ def make_chain(n_symbols: int, order: int, seed: int) -> Chain:
     """A random chain. Raises BadInput where its entropy rate would not be worth reaching."""
     if not MIN_SYMBOLS <= n_symbols <= MAX_SYMBOLS:
         raise BadInput(
-            f"data.markov_symbols is {n_symbols}; it must be {MIN_SYMBOLS} to {MAX_SYMBOLS}."
+            f"data.markov_symbols is {n_symbols}; it must be {MIN_SYMBOLS} to {MAX_SYMBOLS}"
         )
     if order < 1:
-        raise BadInput(f"data.markov_order is {order}; it must be at least 1.")
+        raise BadInput(f"data.markov_order is {order}; it must be at least 1")
     if n_symbols**order * LEVELS > MAX_TABLE:
         raise BadInput(
             f"data.markov_symbols {n_symbols} to the power of data.markov_order {order} is more "
-            f"than {MAX_TABLE // LEVELS} states; lower one of them."
+            f"than {MAX_TABLE // LEVELS} states; lower one of them"
         )
     counts_SV = _transitions(n_symbols, order, seed)
     p_SV = counts_SV / LEVELS
@@ -65,9 +65,9 @@ def make_chain(n_symbols: int, order: int, seed: int) -> Chain:
     unigram = float(-(unigram_V * np.log(unigram_V)).sum())
     if rate > 0.5 * min(unigram, np.log(n_symbols)):
         raise BadInput(
-            f"The chain of seed {seed} has an entropy rate of {rate:.3f} nats, more than half of "
+            f"the chain of seed {seed} has an entropy rate of {rate:.3f} nats, more than half of "
             f"its unigram entropy {unigram:.3f} or of ln {n_symbols}; choose more symbols or "
-            "another seed."
+            "another seed"
         )
     sha = hashlib.sha256(
         f"markov {order} {n_symbols} ".encode() + counts_SV.astype("<u4").tobytes()

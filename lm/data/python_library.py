@@ -40,8 +40,8 @@ def load(root: Path | None = None) -> Corpus:
             size += len(document.text)
     if size < VALIDATION_BYTES or len(held_out) == len(documents):
         raise BadInput(
-            f"This Python's standard library is not on disk as text (looked in {root}, found "
-            f"{len(documents)} files); use data.source=files with data.path=GLOB."
+            f"this Python's standard library is not on disk as text (looked in {root}, found "
+            f"{len(documents)} files); use data.source=files with data.path=GLOB"
         )
     return Corpus(
         train=[d for d in documents if d.name not in held_out],

@@ -46,7 +46,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
     for dtype in (np.uint8, np.uint16, np.uint32):
         if vocab_size - 1 <= np.iinfo(dtype).max:
             return np.dtype(dtype)
-    raise BadInput(f"A vocabulary of {vocab_size} is larger than 32-bit ids can tell apart.")
+    raise BadInput(f"a vocabulary of {vocab_size} is larger than 32-bit ids can tell apart")
 
 
 def as_tokens(ids: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -55,8 +55,8 @@ def as_tokens(ids: np.ndarray, vocab_size: int) -> np.ndarray:
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
         raise BadInput(
-            f"Token id {bad} is outside the vocabulary of {vocab_size}: the tokens were made "
-            "with another tokenizer."
+            f"token id {bad} is outside the vocabulary of {vocab_size}: the tokens were made "
+            "with another tokenizer"
         )
     return ids.astype(token_dtype(vocab_size), copy=False)
 
@@ -83,7 +83,7 @@ class Characters:
 
     def __post_init__(self):
         if not self.characters or list(self.characters) != sorted(set(self.characters)):
-            raise BadInput("A character tokenizer needs distinct characters in sorted order.")
+            raise BadInput("a character tokenizer needs distinct characters in sorted order")
 
     @property
     def vocab_size(self) -> int:
@@ -103,8 +103,8 @@ class Characters:
         unknown = (codes > known[-1]) | (ids < 0)
         if unknown.any():
             raise BadInput(
-                f"Character {chr(codes[unknown][0])!r} is not among the {len(known)} characters "
-                "of this tokenizer; leave it out, or use tokenizer=bytes."
+                f"character {chr(codes[unknown][0])!r} is not among the {len(known)} characters "
+                "of this tokenizer; leave it out, or set data.tokenizer=bytes"
             )
         return as_tokens(ids, len(known))
 
@@ -128,8 +128,8 @@ class Symbols:
             ids = np.array([int(word) for word in text.split()], np.int64)
         except ValueError:
             raise BadInput(
-                f"This data has numbers for tokens: write numbers below {self.vocab_size} with "
-                f"spaces between, not {text[:40]!r}."
+                f"this data has numbers for tokens: write numbers below {self.vocab_size} with "
+                f"spaces between, not {text[:40]!r}"
             ) from None
         return as_tokens(ids, self.vocab_size)
 
