@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import bootstrap, draw_counts, refit
+from lm.laws.bootstrap import bias_corrected, bootstrap, draw_counts, refit
 from lm.laws.fit import fit
 from lm.laws.forms import LAWS
 from tests.published_tables import TRUE, chinchilla_240, cloud, noisy
@@ -107,3 +107,19 @@ def test_blocks_change_nothing_and_are_told(monkeypatch):
     parts = bootstrap(found, 120, 5, progress=told.append)
     assert told == [50, 100, 120]
     np.testing.assert_allclose(parts.theta, whole.theta, rtol=1e-9)
+
+
+def test_bias_correction_moves_percentiles_by_where_the_estimate_lies():
+    values = np.random.default_rng(0).normal(3.0, 2.0, 20_000)
+    levels = (2.5, 10.0, 50.0, 90.0, 97.5)
+    centred = bias_corrected(values, float(np.median(values)), levels)
+    np.testing.assert_allclose(centred, np.percentile(values, levels), atol=1e-3)
+    # An estimate half a standard error above the bootstrap's middle: normal values move by one.
+    above = bias_corrected(values, 4.0, levels)
+    np.testing.assert_allclose(np.array(above) - centred, 2.0, atol=0.25)
+    # Any increasing scale gives the same interval.
+    np.testing.assert_allclose(
+        bias_corrected(np.exp(values), np.exp(4.0), levels), np.exp(above), rtol=0.02
+    )
+    assert bias_corrected(np.ones(50), 1.0, levels) == [1.0] * 5
+    assert all(np.isfinite(bias_corrected(values, 1e9, levels)))

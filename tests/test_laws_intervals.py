@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import bootstrap
+from lm.laws.bootstrap import bias_corrected, bootstrap
 from lm.laws.delta import delta_interval, noise_of, published_test
 from lm.laws.fit import fit
 from lm.laws.forms import LAWS
@@ -148,7 +148,9 @@ def coverage(repetitions, methods, samples, seed=0):
             if drawn is not None:
                 values = np.asarray(q.value(drawn.params))
                 ends["bootstrap"] = {
-                    level: np.percentile(values, [50 - level / 2, 50 + level / 2])
+                    level: bias_corrected(
+                        values, float(q.value(found.params)), (50 - level / 2, 50 + level / 2)
+                    )
                     for level in (80.0, 95.0)
                 }
             if "delta" in methods:

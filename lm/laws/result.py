@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import PERCENTILES, Samples
+from lm.laws.bootstrap import PERCENTILES, Samples, bias_corrected
 from lm.laws.fit import Fit
 from lm.laws.isoflop import Frontier
 from lm.laws.law import Law
@@ -48,7 +48,11 @@ def law_dict(
     }
     if samples is not None and len(samples) >= 20:
         content["stderr"], content["intervals"] = spread(fit, samples)
-        content["bootstrap"] = {"samples": len(samples), "failed": samples.failed}
+        content["bootstrap"] = {
+            "samples": len(samples),
+            "failed": samples.failed,
+            "intervals": "bias-corrected percentiles",
+        }
     content.update(more)
     content["versions"] = versions()
     return content
@@ -59,7 +63,7 @@ def frontier_dict(found: Frontier, law: Law, runs: Runs, method: str) -> dict[st
     stderr, intervals = {}, {}
     for name, values in found.samples.items():
         if values.size >= 20:
-            stderr[name], intervals[name] = _spread(values)
+            stderr[name], intervals[name] = _spread(values, found.params[name])
     return {
         "law": law.name,
         "formula": "N* = N_0 C^a, D* = D_0 C^b, Hoffmann et al. 2022, section 3",
@@ -117,7 +121,7 @@ def table_facts(runs: Runs) -> dict[str, Any]:
     return facts
 
 
-def quantities(fit: Fit, params: Mapping[str, Array]) -> dict[str, Array]:
+def quantities(fit: Fit, params: Mapping[str, Any]) -> dict[str, Array]:
     """What is reported with uncertainty: parameters, logarithms of positive ones, exponents."""
     found = {name: np.asarray(params[name], dtype=np.float64) for name in fit.law.names}
     with np.errstate(divide="ignore"):
@@ -130,16 +134,17 @@ def quantities(fit: Fit, params: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def spread(fit: Fit, samples: Samples) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Standard errors and percentiles of every reported quantity over the bootstrap samples."""
+    """Standard errors and bias-corrected percentiles of every reported quantity."""
     stderr, intervals = {}, {}
+    own = quantities(fit, fit.params)
     for name, values in quantities(fit, samples.params).items():
-        stderr[name], intervals[name] = _spread(values)
+        stderr[name], intervals[name] = _spread(values, float(own[name]))
     return stderr, intervals
 
 
-def _spread(values: Array) -> tuple[float, dict[str, float]]:
-    levels = np.percentile(values, PERCENTILES)
-    percentiles = {f"{p:g}": float(v) for p, v in zip(PERCENTILES, levels, strict=True)}
+def _spread(values: Array, estimate: float) -> tuple[float, dict[str, float]]:
+    levels = bias_corrected(values, estimate)
+    percentiles = {f"{p:g}": v for p, v in zip(PERCENTILES, levels, strict=True)}
     constant = bool(np.all(values == values[0]))  # fixed by the user
     return 0.0 if constant else float(np.std(values, ddof=1)), percentiles
 
