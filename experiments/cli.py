@@ -10,9 +10,9 @@ from collections.abc import Callable
 from absl import flags, logging
 
 from lm import platform
-from lm.errors import BadInput, CannotSave, Diverged, Stopped
+from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stopped
 
-EXIT_CODES = {CannotSave: 1, BadInput: 2, flags.Error: 2, Diverged: 3, Stopped: 75}
+EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, flags.Error: 2, Diverged: 3, Stopped: 75}
 
 # Values given as --config.group.field, in the order in which they win: flag files, command line.
 config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
@@ -33,6 +33,9 @@ def run(main: Callable[[], int | None]) -> None:
     except tuple(EXIT_CODES) as e:
         print(f"{_program()}: {e}", file=sys.stderr)
         sys.exit(next(code for kind, code in EXIT_CODES.items() if isinstance(e, kind)))
+    except KeyboardInterrupt:
+        print(f"{_program()}: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; nothing is left to say to it
         sys.exit(1)

@@ -19,6 +19,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, config_source
+from lm import budget
 from lm.errors import BadInput
 from lm.progress import say
 
@@ -39,7 +40,7 @@ def main() -> None:
         raise BadInput("no work folder given: add --workdir=runs/NAME")
     from lm.sweep import answer, pool, table
     from lm.sweep.points import make_points
-    from lm.train.workdir import write_json
+    from lm.train.workdir import make_folder, write_json
 
     points = make_points([(p, source.config(p)) for p in source.points])
     held_out = None
@@ -50,7 +51,7 @@ def main() -> None:
         return
     workdir = Path(_WORKDIR.value or "")
     runs, csv = workdir / "runs", workdir / "runs.csv"
-    runs.mkdir(parents=True, exist_ok=True)
+    make_folder(runs)
     command = shlex.join(["python", "-m", "experiments.sweep", *sys.argv[1:]])
     write_json(workdir / "sweep.json", {"command": command, "runs": [p.run_id for p in points]})
     table.write(points, runs, csv)
@@ -61,8 +62,9 @@ def main() -> None:
     known = answer.fit(workdir)
     if held_out is not None:
         prediction = answer.predict(known, held_out, points)
-        say(_said(prediction))
-        write_json(workdir / "prediction.json", prediction)
+        if table.result_of(held_out, runs) is None:
+            say(f"before training: {_said(prediction)}")
+            write_json(workdir / "prediction.json", prediction)
         pool.train_all([held_out], runs, 1, lambda _: None, "held-out run")
         prediction = answer.check(prediction, held_out, points, runs)
         write_json(workdir / "prediction.json", prediction)
@@ -71,11 +73,12 @@ def main() -> None:
 
 
 def _said(p: dict[str, Any]) -> str:
-    low, high = p["interval_80"]
+    interval = p["interval_80"]
+    sure = f" (80 % interval {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
     return (
-        f"before training: {p['n_params']:,} parameters on {p['n_tokens']:,} tokens "
+        f"{p['n_params']:,} parameters on {p['n_tokens']:,} tokens "
         f"({p['times_largest_fitted']:.1f} times the largest fitted FLOPs) will reach a loss of "
-        f"{p['predicted']:.4f} (80 % interval {low:.4f} to {high:.4f})"
+        f"{p['predicted']:.4f}{sure}"
     )
 
 
@@ -84,7 +87,7 @@ def _print_points(points: list[Any], held_out: Any) -> None:
     for p in [*points, *([held_out] if held_out else [])]:
         h = p.horizon
         note = "  (held out)" if p is held_out else ""
-        size = round(h.flops_6nd / 6 / h.n_tokens)
+        size = budget.n_params(p.config.model)
         print(f"{p.run_id:34} {size:10,} {h.n_tokens:14,} {h.steps:8,} {h.flops:10.3g}{note}")
     total = sum(p.horizon.flops for p in [*points, *([held_out] if held_out else [])])
     print(f"{len(points)} runs to fit, {total:.3g} FLOPs in all", flush=True)
@@ -98,11 +101,14 @@ def _finish(plan: dict[str, Any], prediction: dict[str, Any] | None, workdir: Pa
     write_json(workdir / "plan.json", plan)
     print(plan_text(plan))
     if prediction:
+        print(f"predicted before training: {_said(prediction)}")
+    if prediction and prediction["measured"]:
         print(
-            f"{_said(prediction)}\nmeasured: {prediction['measured']:.4f}, error "
-            f"{prediction['error']:.2%}; repeating the best fitted loss would have erred by "
-            f"{prediction['baseline_error']:.2%}"
+            f"measured: {prediction['measured']:.4f}, error {prediction['error']:.2%}; repeating "
+            f"the best fitted loss would have erred by {prediction['baseline_error']:.2%}"
         )
+    elif prediction:
+        print("measured: nothing, the run diverged")
     print(f"Wrote {write_report(workdir)}.")
 
 

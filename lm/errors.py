@@ -12,6 +12,10 @@ class CannotSave(OSError):
     """A file could not be written (a full disk, say): exit code 1. Earlier saves are whole."""
 
 
+class CannotFinish(RuntimeError):
+    """Something outside ended the work (a killed worker, say): exit code 1. Run again to go on."""
+
+
 class Diverged(RuntimeError):
     """Training reached a non-finite loss or stayed above its first loss: exit code 3."""
 

@@ -14,9 +14,13 @@ def be_quiet() -> None:
 
 
 def say(text: str) -> None:
-    """Prints one line to stderr, clear of any progress bar."""
-    if _quiet:
-        return
+    """Prints one line to stderr, clear of any progress bar; nothing in a quiet process."""
+    if not _quiet:
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Prints one line to stderr whether the process is quiet or not."""
     if "tqdm" in sys.modules:
         sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
     else:

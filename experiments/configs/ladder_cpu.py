@@ -10,19 +10,22 @@ About 7 minutes on 2 cores. No size is handicapped: with the width d the learnin
 from lm.config import default_config
 
 BUDGETS = (6e10, 1.2e11, 2.4e11)
-# FLOPs: (d_model, n_layers) on both sides of the budget's best size
-SHAPES = {
-    6e10: ((8, 1), (12, 1), (16, 2), (24, 2), (32, 3)),
-    1.2e11: ((8, 1), (16, 1), (16, 2), (24, 2), (32, 3), (48, 3)),
-    2.4e11: ((8, 2), (16, 2), (24, 2), (32, 3), (48, 3), (64, 3)),
+# FLOPs: widths on both sides of the budget's best one. Depth and the number of heads stay, so that
+# the law sees one family: a third layer or a second head is a step of its own at these sizes.
+WIDTHS = {
+    6e10: (12, 16, 20, 24, 32),
+    1.2e11: (12, 16, 24, 32, 40),
+    2.4e11: (16, 24, 32, 40, 56),
 }
-HELD_OUT = (7.5e11, (40, 3))
+HELD_OUT = (7.5e11, 40)
 
 
 def get_config():
     config = default_config()
     config.model.max_length = 128
     config.model.qk_norm = True
+    config.model.n_layers = 2
+    config.model.n_heads = 2
     config.train.batch_size = 8
     config.train.flops = BUDGETS[0]
     config.optim.schedule = "cosine"
@@ -32,21 +35,17 @@ def get_config():
     return config
 
 
-def point(flops, shape):
-    d_model, n_layers = shape
+def point(flops, d_model):
     return {
         "train.flops": flops,
         "model.d_model": d_model,
-        "model.n_layers": n_layers,
-        "model.n_heads": max(1, d_model // 16),
-        "model.d_head": 16,
         "model.init_std": 0.85 / d_model**0.5,
         "optim.learning_rate": 0.016 * (32 / d_model) ** 0.5,
     }
 
 
 def get_sweep():
-    return [point(flops, shape) for flops in BUDGETS for shape in SHAPES[flops]]
+    return [point(flops, d_model) for flops in BUDGETS for d_model in WIDTHS[flops]]
 
 
 def get_held_out():

@@ -1,5 +1,6 @@
 """From the table of runs to the answer: law, prediction of a run not yet trained, plan."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,14 @@ def fit(workdir: Path) -> KnownLaw:
 def _fit(workdir: Path, law: str, out: Path) -> Path:
     table = str(workdir / "runs.csv")
     content, samples = fit_table(Request(runs=table, law=law))
-    content["command"] = f"python -m experiments.fit --runs={table} --law={law} --out={out}"
+    content["command"] = _command("fit", runs=table, law=law, out=out)
     return write_law(out, content, samples)
+
+
+def _command(entry: str, **flags: Any) -> str:
+    return shlex.join(
+        ["python", "-m", f"experiments.{entry}", *(f"--{k}={v}" for k, v in flags.items())]
+    )
 
 
 def family(points: list[Point]) -> Family:
@@ -44,10 +51,8 @@ def family(points: list[Point]) -> Family:
 
 def plan(known: KnownLaw, points: list[Point], workdir: Path) -> dict[str, Any]:
     """Returns the plan at TIMES_LARGEST times the largest fitted budget, as plan.json holds it."""
-    flops = TIMES_LARGEST * max(p.horizon.flops for p in points)
-    command = (
-        f"python -m experiments.plan --law={workdir / 'law.json'} --flops={flops!r} --out={workdir}"
-    )
+    flops = TIMES_LARGEST * max(p.config.train.flops or p.horizon.flops for p in points)
+    command = _command("plan", law=workdir / "law.json", flops=repr(flops), out=workdir)
     return make_plan(known, Question(flops=flops), family(points), "exact", command)
 
 
@@ -75,12 +80,12 @@ def check(
     that the best loss of the fitted runs stays."""
     result = result_of(point, runs)
     assert result is not None, "the run has ended"
-    measured = result["eval_loss"]
+    measured = result["eval_loss"]  # None: it diverged
     losses = [r["eval_loss"] for p in points if (r := result_of(p, runs)) and r["eval_loss"]]
     best = min(losses)
     return prediction | {
         "measured": measured,
-        "error": abs(prediction["predicted"] / measured - 1),
+        "error": measured and abs(prediction["predicted"] / measured - 1),
         "best_fitted_loss": best,
-        "baseline_error": abs(best / measured - 1),
+        "baseline_error": measured and abs(best / measured - 1),
     }

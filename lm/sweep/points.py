@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from lm import budget
@@ -41,7 +42,7 @@ def make_points(
             name = f"{group}-n{budget.n_params(c.model)}"
         else:
             group = name = f"{rung}{i:03d}"
-        points.append(Point(f"{name}-{run_id(c)}", group, c, dict(swept)))
+        points.append(Point(f"{name}-{run_id(c)}", group, c, {k: _value(c, k) for k in swept}))
     ids = [p.run_id for p in points]
     for i, run in enumerate(ids):
         if run in ids[:i]:
@@ -50,3 +51,8 @@ def make_points(
                 "give them different seeds"
             )
     return points
+
+
+def _value(c: Config, key: str) -> Any:
+    """Returns a field by its dotted name: what a run used, whatever was said on top of the file."""
+    return reduce(getattr, key.split("."), c)

@@ -16,7 +16,7 @@ from typing import Any
 
 from lm import budget, platform, progress
 from lm.config import Config
-from lm.errors import Diverged, Stopped
+from lm.errors import CannotFinish, Diverged, Stopped
 from lm.sweep.points import Point
 from lm.sweep.table import result_of
 
@@ -61,7 +61,6 @@ def train_all(
         while pending:
             ended, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             if stop:
-                _pass_on(pool, stop[0])
                 raise Stopped("the sweep was told to stop; run the same command again to go on")
             for future in ended:
                 point = pending.pop(future)
@@ -69,9 +68,12 @@ def train_all(
                 done(point)
             bar.update()
     except BrokenProcessPool as e:
-        raise RuntimeError(
+        raise CannotFinish(
             "a worker process died (out of memory, or killed); run the same command again to go on"
         ) from e
+    except BaseException:
+        _stop_workers(pool)  # they save and end; the pool is waited for below
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -85,7 +87,7 @@ def _start_worker(free: Any) -> None:
         os.sched_setaffinity(0, share)  # before jax counts the cores
     platform.prepare()
     progress.be_quiet()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the parent, which passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C stops the parent, which stops us
 
 
 def _train_one(c: Config, workdir: str) -> None:
@@ -97,10 +99,9 @@ def _train_one(c: Config, workdir: str) -> None:
         pass  # result.json says so
 
 
-def _pass_on(pool: ProcessPoolExecutor, number: int) -> None:
-    pool.shutdown(wait=False, cancel_futures=True)
+def _stop_workers(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):  # no public way to signal workers
-        if process.pid:
+        if process.pid and process.is_alive():
             os.kill(process.pid, signal.SIGTERM)
 
 

@@ -9,7 +9,7 @@ from lm.errors import BadInput, CannotSave
 from lm.layout import make_layout
 from lm.model import transformer
 from lm.optim.build import build as build_optimizer
-from lm.progress import say
+from lm.progress import warn
 from lm.train import state
 from lm.train.state import TrainState
 from lm.train.workdir import PROVENANCE, read_json
@@ -80,7 +80,7 @@ class Checkpoints:
                 )
             except Exception as e:  # whatever a damaged file makes the reader raise
                 reasons.append(f"step {step}: {_first_line(e)}")
-                say(f"a checkpoint cannot be read and is left out: {reasons[-1]}")
+                warn(f"a checkpoint cannot be read and is left out: {reasons[-1]}")
                 continue
             if reasons and not self._read_only:
                 # Later steps will be written again, and may not find the damaged ones in the way.

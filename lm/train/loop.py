@@ -216,10 +216,10 @@ class _Training:
             {
                 "step": self.step,
                 "n_tokens": self.standing.n_tokens,
-                "loss": loss if math.isfinite(loss) else None,
+                "loss": _finite(loss),
                 "lr": values["lr"],
-                "grad_norm": values["grad_norm"],
-                "clip": values["clip"],
+                "grad_norm": _finite(values["grad_norm"]),
+                "clip": _finite(values["clip"]),
                 "tokens_per_second": rate,
                 "mfu": self._mfu(rate),
                 "seconds": self._seconds(),
@@ -252,6 +252,8 @@ class _Training:
 
     def _evaluate(self, step: int) -> None:
         loss, bits_per_byte = self.evaluator(self.state.params)
+        if not math.isfinite(loss):
+            raise Diverged(f"eval_loss is {loss} after step {step}: lower optim.learning_rate")
         self.metrics.write({"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte})
         s = self.standing
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
@@ -275,7 +277,7 @@ class _Training:
             "flops": s.n_tokens * per_token,
             "flops_full_attention": s.n_tokens * budget.flops_per_token(m, c.length, True),
             "flops_6nd": 6.0 * budget.n_params(m) * s.n_tokens,
-            "train_loss": s.tail_sum / s.tail_count if s.tail_count else None,
+            "train_loss": _finite(s.tail_sum / s.tail_count) if s.tail_count else None,
             "eval_loss": s.eval_loss if evaluated else None,
             "eval_bits_per_byte": s.eval_bits_per_byte if evaluated else None,
             "steps": self.step,
@@ -287,3 +289,7 @@ class _Training:
         }
         files.write_json(self.workdir / "result.json", result)
         return result
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -28,7 +28,7 @@ def write_json(path: Path, value: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w") as f:
-            f.write(json.dumps(value, indent=1) + "\n")
+            f.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
@@ -61,11 +61,18 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
                 "restore the text or start in another --workdir"
             )
         return
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise BadInput(f"cannot make the work folder {workdir}: {e.strerror}") from e
+    make_folder(workdir)
     write_json(path, ours | {PROVENANCE: facts | provenance()})
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a work folder; raises BadInput where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(
+            f"cannot make the work folder {folder} ({e.strerror}): choose another --workdir"
+        ) from e
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -144,7 +151,7 @@ class MetricsFile:
 
     def write(self, row: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(row) + "\n")
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
         except OSError as e:
             raise CannotSave(f"cannot write {self._path}: {e.strerror}") from e
