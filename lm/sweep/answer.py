@@ -1,33 +1,64 @@
 """From the table of runs to the answer: law, prediction of a run not yet trained, plan."""
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any
 
 from lm.budget import n_params
 from lm.errors import BadInput
+from lm.laws.forms import LAWS
 from lm.laws.law_file import KnownLaw, read_law
 from lm.laws.plan import Question, make_plan
 from lm.laws.request import Request, fit_table
 from lm.laws.result import write_law
+from lm.laws.runs import read_runs
 from lm.laws.shape import Family
+from lm.laws.validate import predict_above
 from lm.progress import say
 from lm.sweep.points import Point
 from lm.sweep.table import result_of
+from lm.train.workdir import write_json
 
 TIMES_LARGEST = 10  # the plan's budget, in units of the largest group's
+NEAR = 1.05  # FLOPs of one budget differ by less: a run ends with a whole step
+# Laws of N and D: two powers and a floor that add up, and two limits that multiply, without a
+# floor, which is what losses far above theirs look like.
+CANDIDATES = ("chinchilla", "kaplan_nd")
 
 
 def fit(workdir: Path) -> KnownLaw:
-    """Fits runs.csv and writes law.json, and the parabolas' answer beside it in isoflop/.
+    """Fits runs.csv by every law of CANDIDATES and writes law.json, the one that validated best.
 
-    Where the budgets have no parabolas, the surface is still the answer, and that is said.
+    The rule, fixed before the answer is known: each law is fitted without the largest budget and
+    predicts its runs; the smallest mean relative error wins. All candidates stay in laws/, the
+    errors in validation.json, and the parabolas' answer in isoflop/ where the budgets have any.
     """
     try:
         _fit(workdir, "isoflop", workdir / "isoflop")
     except BadInput as e:
         say(f"no answer from IsoFLOP parabolas: {e}")
-    return read_law(str(_fit(workdir, "chinchilla", workdir)))
+    errors = {law: validation_error(workdir, law) for law in CANDIDATES}
+    best = min(errors, key=lambda law: errors[law])
+    for law in CANDIDATES:
+        _fit(workdir, law, workdir / "laws" / law)
+    finite = {law: error if error < math.inf else None for law, error in errors.items()}
+    write_json(workdir / "validation.json", {"chosen": best, "largest_budget_error": finite})
+    for law, error in errors.items():
+        say(f"{law}: predicts the largest budget from the others within {error:.2%}")
+    return read_law(str(_fit(workdir, best, workdir)))
+
+
+def validation_error(workdir: Path, law: str) -> float:
+    """Returns the mean relative error on the largest budget's runs of a fit to the others;
+    infinite where the others are too few to fit."""
+    runs = read_runs(str(workdir / "runs.csv"), LAWS[law])
+    flops = runs.x["flops"]
+    try:
+        held = predict_above(LAWS[law], runs.x, runs.y, flops, flops.max() / NEAR)
+    except BadInput:
+        return math.inf
+    return held.mean_relative_error
 
 
 def _fit(workdir: Path, law: str, out: Path) -> Path:
