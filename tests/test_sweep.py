@@ -3,11 +3,18 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+
+from lm.laws.forms import LAWS
+from lm.sweep import answer
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,9 +113,10 @@ def test_answer_is_complete(finished):
     law = json.loads((workdir / "law.json").read_text())
     plan = json.loads((workdir / "plan.json").read_text())
     prediction = json.loads((workdir / "prediction.json").read_text())
-    assert law["law"] == "chinchilla" and law["n_runs"] == 6
-    largest = max(float(r["flops"]) for r in rows(workdir))
-    assert plan["flops"]["value"] == pytest.approx(10 * largest, rel=1e-6)
+    validation = json.loads((workdir / "validation.json").read_text())
+    assert law["law"] == validation["chosen"] and law["n_runs"] == 6
+    assert {p.name for p in (workdir / "laws").iterdir()} == set(answer.CANDIDATES)
+    assert plan["flops"]["value"] == 10 * 2e8
     assert plan["convention"] == "exact"
     held_out = json.loads((workdir / "runs" / prediction["run_id"] / "result.json").read_text())
     assert prediction["measured"] == held_out["eval_loss"]
@@ -116,6 +124,49 @@ def test_answer_is_complete(finished):
     assert prediction["run_id"] not in {r["run_id"] for r in rows(workdir)}
     assert (workdir / "report.html").stat().st_size > 10_000
     assert "measured:" in done.stdout
+
+
+def test_law_that_predicts_the_largest_budget_best_is_chosen(tmp_path):
+    """On tables made from each law, noise-free, that law wins and predicts exactly."""
+    for name in answer.CANDIDATES:
+        params = {
+            "chinchilla": {"E": 1.7, "A": 400.0, "B": 410.0, "alpha": 0.34, "beta": 0.28},
+            "kaplan_nd": {"N_c": 7e4, "D_c": 2.6e6, "alpha_N": 0.25, "alpha_D": 0.3},
+        }[name]
+        flops = np.repeat([1e15, 1e16, 1e17], 5)
+        n = np.tile([0.3, 0.6, 1.0, 2.0, 4.0], 3) * (flops / 6) ** 0.5 / 5
+        x = {"n": n, "d": flops / 6 / n}
+        folder = tmp_path / name
+        folder.mkdir()
+        pd.DataFrame(
+            {"n_params": n, "n_tokens": x["d"], "flops": flops, "status": "finished",
+             "loss": LAWS[name].predict(params, x)}
+        ).to_csv(folder / "runs.csv", index=False)  # fmt: skip
+        known = answer.fit(folder)
+        validation = json.loads((folder / "validation.json").read_text())
+        assert validation["chosen"] == name == known.law.name
+        assert validation["largest_budget_error"][name] < 1e-6
+        other = next(law for law in answer.CANDIDATES if law != name)
+        assert validation["largest_budget_error"][other] > 1e-4
+
+
+def test_stopped_sweep_saves(tmp_path):
+    workdir, config = tmp_path / "run", tmp_path / "long.py"
+    config.write_text(SWEEP.replace("(1e8, 2e8)", "(3e10, 6e10)"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.sweep", f"--config={config}", f"--workdir={workdir}",
+         "--config.checkpoint.every=1000000"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not any(p.stat().st_size for p in workdir.glob("runs/*/metrics.jsonl")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stderr
+    stopped = [json.loads(p.read_text()) for p in workdir.glob("runs/*/result.json")]
+    assert any(r["status"] == "stopped" for r in stopped)
+    assert len(stopped) <= 2 and not rows(workdir)
 
 
 def test_again_trains_only_what_is_missing(config, finished):
