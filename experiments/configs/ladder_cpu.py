@@ -26,7 +26,7 @@ def get_config():
     config.model.qk_norm = True
     config.model.n_layers = 2
     config.model.n_heads = 2
-    config.train.batch_size = 4
+    config.train.batch_size = 8
     config.train.flops = BUDGETS[0]
     config.optim.schedule = "cosine"
     config.optim.final_fraction = 0.05
