@@ -17,9 +17,7 @@ CHINCHILLA = LAWS["chinchilla"]
 def frame(rows=8):
     x = cloud(rows)
     loss = CHINCHILLA.predict(TRUE, x)
-    return pd.DataFrame(
-        {"n_params": x["n"], "n_tokens": x["d"], "flops": x["flops"], "loss": loss}
-    )
+    return pd.DataFrame({"n_params": x["n"], "n_tokens": x["d"], "flops": x["flops"], "loss": loss})
 
 
 def write(table, path):
