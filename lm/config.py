@@ -114,6 +114,7 @@ class OptimConfig:
     clip_norm: float | None = 1.0
     muon_learning_rate: float = 0.02  # of the hidden matrices, optimizer=muon
     muon_momentum: float = 0.95
+    muon_iterations: int = 5  # Newton-Schulz steps a matrix is orthogonalised with
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ def _check(c: Config) -> None:
         "eval.every": c.eval.every,
         "eval.batch_size": c.eval.batch_size,
         "log.every": c.log.every,
+        "optim.muon_iterations": o.muon_iterations,
         "pipeline.microbatches": c.pipeline.microbatches,
         "pipeline.repeats": c.pipeline.repeats,
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import report
+from experiments import report_file
 from lm.errors import BadInput
 from lm.laws import report_page
 from lm.laws.figures import gallery
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    path = report.write(folder)
+    path = report_file.write(folder)
     assert path == folder / "report.html"
     return path.read_text(encoding="utf-8")
 
@@ -174,13 +174,13 @@ def test_a_missing_part_is_said_plainly(missing, said, folder, tmp_path, monkeyp
     shutil.copytree(folder, copy)
     gone = copy / missing
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-    assert said in shown(report.write(copy).read_text(encoding="utf-8"))
+    assert said in shown(report_file.write(copy).read_text(encoding="utf-8"))
 
 
 def test_a_broken_law_does_not_take_the_page_with_it(folder, tmp_path):
     shutil.copy(folder / "runs.csv", tmp_path)
     (tmp_path / "law.json").write_text("{half of")
-    words = shown(report.write(tmp_path).read_text(encoding="utf-8"))
+    words = shown(report_file.write(tmp_path).read_text(encoding="utf-8"))
     assert "cannot be read as a JSON object" in words and "c1e+11-s0" in words
 
 
@@ -193,7 +193,7 @@ def test_nothing_at_all_still_makes_a_page():
 
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(BadInput, match="neither runs.csv nor plan.json"):
-        report.write(tmp_path)
+        report_file.write(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "experiments.report", f"--workdir={tmp_path}"],
         cwd=ROOT, capture_output=True, text=True, timeout=60,

@@ -12,7 +12,7 @@ from lm.model.spec import ParamSpec, Table
 def scale_by_muon(o: OptimConfig, table: Table) -> optax.GradientTransformation:
     """Returns updates: orthogonalised momentum for matrices, Adam's direction for the rest.
 
-    A matrix's update is U V' of its Nesterov momentum (five Newton-Schulz steps), times
+    A matrix's update is U V' of its Nesterov momentum (muon_iterations Newton-Schulz steps), times
     sqrt(max(1, n_out / n_in)) and muon_learning_rate / learning_rate, so that one schedule scales
     both groups. Stacked layers are orthogonalised one by one.
     """
@@ -39,7 +39,11 @@ def scale_by_muon(o: OptimConfig, table: Table) -> optax.GradientTransformation:
 
     factors = each(factor)
     matrices = optax.chain(
-        orthogonalised_momentum(beta=o.muon_momentum, weight_dimension_numbers=each(dimensions)),
+        orthogonalised_momentum(
+            ns_steps=o.muon_iterations,
+            beta=o.muon_momentum,
+            weight_dimension_numbers=each(dimensions),
+        ),
         optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)),
     )
     labels = jax.tree.map(
