@@ -28,7 +28,7 @@ def run(main: Callable[[], int | None]) -> None:
         _parse(sys.argv)
         platform.prepare()
         logging.use_absl_handler()
-        logging.set_verbosity(logging.ERROR)  # of libraries; our own lines are printed plainly
+        logging.set_verbosity(logging.FATAL)  # libraries; our own lines are printed plainly
         sys.exit(main() or 0)
     except tuple(EXIT_CODES) as e:
         print(f"{_program()}: {e}", file=sys.stderr)

@@ -69,7 +69,12 @@ def main() -> None:
         prediction = answer.check(prediction, held_out, points, runs)
         write_json(workdir / "prediction.json", prediction)
         table.write([held_out], runs, workdir / "held_out.csv")
-    _finish(answer.plan(known, points, workdir), prediction if held_out else None, workdir)
+    try:
+        plan = answer.plan(known, points, workdir)
+    except BadInput as e:  # a law without an optimum is an answer too: the report shows why
+        say(f"no plan: {e}")
+        plan = None
+    _finish(plan, prediction if held_out else None, workdir)
 
 
 def _said(p: dict[str, Any]) -> str:
@@ -93,13 +98,14 @@ def _print_points(points: list[Any], held_out: Any) -> None:
     print(f"{len(points)} runs to fit, {total:.3g} FLOPs in all", flush=True)
 
 
-def _finish(plan: dict[str, Any], prediction: dict[str, Any] | None, workdir: Path) -> None:
+def _finish(plan: dict[str, Any] | None, prediction: dict[str, Any] | None, workdir: Path) -> None:
     from experiments.report_file import write as write_report
     from lm.laws.plan_text import plan_text
     from lm.train.workdir import write_json
 
-    write_json(workdir / "plan.json", plan)
-    print(plan_text(plan))
+    if plan:
+        write_json(workdir / "plan.json", plan)
+        print(plan_text(plan))
     if prediction:
         print(f"predicted before training: {_said(prediction)}")
     if prediction and prediction["measured"]:

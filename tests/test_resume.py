@@ -218,14 +218,15 @@ def test_full_disk_stops_with_a_sentence_and_keeps_the_last_checkpoint(text, tmp
     stopped = tmp_path / "limited"
     limit = max(p.stat().st_size for p in (workdir / "checkpoints").rglob("*") if p.is_file())
 
-    def limited(size: int):
-        import resource
-
-        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
+    limited = (
+        "import os, resource, sys; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
     done = subprocess.run(
-        command(text, stopped, *small), cwd=ROOT, capture_output=True, text=True,
-        preexec_fn=limited(limit // 2), env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+        [sys.executable, "-c", limited, str(limit // 2), *command(text, stopped, *small)],
+        cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
     )  # fmt: skip
     assert done.returncode == 1, (done.returncode, done.stderr)
     assert "Traceback" not in done.stderr

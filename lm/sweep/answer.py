@@ -45,20 +45,22 @@ def fit(workdir: Path) -> KnownLaw:
     finite = {law: error if error < math.inf else None for law, error in errors.items()}
     write_json(workdir / "validation.json", {"chosen": best, "largest_budget_error": finite})
     for law, error in errors.items():
-        say(f"{law}: predicts the largest budget from the others within {error:.2%}")
+        if error < math.inf:
+            say(f"{law}: predicts the largest budget from the others within {error:.2%}")
+        else:
+            say(f"{law}: too few runs below the largest budget to validate; {best} is used")
     return read_law(str(_fit(workdir, best, workdir)))
 
 
 def validation_error(workdir: Path, law: str) -> float:
     """Returns the mean relative error on the largest budget's runs of a fit to the others;
-    infinite where the others are too few to fit."""
+    infinite where the others are too few to tell the candidates apart."""
     runs = read_runs(str(workdir / "runs.csv"), LAWS[law])
     flops = runs.x["flops"]
-    try:
-        held = predict_above(LAWS[law], runs.x, runs.y, flops, flops.max() / NEAR)
-    except BadInput:
+    largest = flops.max() / NEAR
+    if (flops < largest).sum() <= max(len(LAWS[name].names) for name in CANDIDATES):
         return math.inf
-    return held.mean_relative_error
+    return predict_above(LAWS[law], runs.x, runs.y, flops, largest).mean_relative_error
 
 
 def _fit(workdir: Path, law: str, out: Path) -> Path:

@@ -21,6 +21,7 @@ from lm.sweep.points import Point
 from lm.sweep.table import result_of
 
 POLL_SECONDS = 1.0
+_stopped = False  # in a worker: it was told to stop
 
 
 def cores() -> list[int]:
@@ -93,10 +94,16 @@ def _start_worker(free: Any) -> None:
 def _train_one(c: Config, workdir: str) -> None:
     from lm.train.loop import train
 
+    global _stopped
+    if _stopped:  # the executor had handed this run over before it was told to stop
+        return
     try:
         train(c, Path(workdir))
     except Diverged:
         pass  # result.json says so
+    except Stopped:
+        _stopped = True
+        raise
 
 
 def _stop_workers(pool: ProcessPoolExecutor) -> None:

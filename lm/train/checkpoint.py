@@ -1,6 +1,9 @@
 """Checkpoints through Orbax: the train state, and where the run stood, per committed step."""
 
+import contextlib
+import io
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from lm.train.state import TrainState
 from lm.train.workdir import PROVENANCE, read_json
 
 # orbax is imported where it is used: it is slow to import and only runs with a work folder need it.
+
+THREADS_END = 0.3  # seconds for writers in other threads to fail as well
 
 
 class Checkpoints:
@@ -46,23 +51,30 @@ class Checkpoints:
         args, step = self._ocp.args, int(train_state.step)
         if step in self._manager.all_steps():
             return
-        try:
-            saved = self._manager.save(
-                step,
-                args=args.Composite(
-                    state=args.StandardSave(train_state), progress=args.JsonSave(progress)
-                ),
-                force=True,
-            )
-            assert saved, f"step {step} was not saved"
-        except Exception as e:  # tensorstore raises ValueError for a full disk, the rest OSError
-            for left in self.folder.glob("*orbax-checkpoint-tmp*"):
-                shutil.rmtree(left, ignore_errors=True)
-            good = [s for s in self._manager.all_steps() if s != step]
-            raise CannotSave(
-                f"cannot save step {step} in {self.folder} ({_reason(e)}): make room there and run "
-                f"the same command again, it goes on from step {max(good, default=0)}"
-            ) from e
+        # Writers that fail together print tracebacks from their threads; the sentence says it all.
+        with contextlib.redirect_stderr(io.StringIO()):
+            try:
+                saved = self._manager.save(
+                    step,
+                    args=args.Composite(
+                        state=args.StandardSave(train_state), progress=args.JsonSave(progress)
+                    ),
+                    force=True,
+                )
+                assert saved, f"step {step} was not saved"
+                return
+            except (
+                Exception
+            ) as e:  # tensorstore raises ValueError for a full disk, the rest OSError
+                failure = e
+                time.sleep(THREADS_END)
+        for left in self.folder.glob("*orbax-checkpoint-tmp*"):
+            shutil.rmtree(left, ignore_errors=True)
+        good = [s for s in self._manager.all_steps() if s != step]
+        raise CannotSave(
+            f"cannot save step {step} in {self.folder} ({_reason(failure)}): make room there and "
+            f"run the same command again, it goes on from step {max(good, default=0)}"
+        ) from failure
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """Returns the newest step that can be read, on `abstract`'s shardings; None if none was
