@@ -287,11 +287,12 @@ def test_every_check_says_what_is_wrong(fields, sentence):
 
 
 def test_what_the_checks_allow():
-    freeze(changed(model_d_model=30, model_d_head=8))
+    assert freeze(changed(model_d_model=30, model_d_head=8)).model.head_dim == 8
     freeze(changed(model_position="none", model_d_head=5))
     freeze(changed(model_dropout=0.0, optim_weight_decay=0.0, optim_b1=0.0))
     freeze(changed(train_batch_growth=[[100, 32], [200, 48]], train_accumulate=16))
-    freeze(changed(mesh_data=-1, optim_warmup_fraction=1.0, optim_final_fraction=1.0))
+    assert freeze(changed(mesh_data=-1)).mesh.data == -1
+    freeze(changed(optim_warmup_fraction=1.0, optim_final_fraction=1.0))
 
 
 # Commands

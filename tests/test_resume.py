@@ -47,16 +47,24 @@ def last_step(workdir: Path) -> int:
     return json.loads(whole[-1])["step"] if whole else 0
 
 
+def written(workdir: Path) -> int:
+    path = workdir / "metrics.jsonl"
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 def kill_at(text: Path, workdir: Path, step: int | None, delay: float) -> bool:
     """Starts the run and kills it `delay` seconds after `step` was logged (None: after the start).
 
     Returns whether it was still running.
     """
+    before = written(workdir)
     process = subprocess.Popen(
         command(text, workdir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
-    while step is not None and process.poll() is None and last_step(workdir) < step:
+    # A start writes the metrics anew, so rows of the run before do not count as reached.
+    going = lambda: written(workdir) != before and last_step(workdir) >= (step or 0)
+    while step is not None and process.poll() is None and not going():
         assert time.monotonic() < deadline, f"step {step} was never reached"
         time.sleep(0.002)
     time.sleep(delay)
