@@ -1,9 +1,13 @@
 """Pipeline schedules: their figures, their checks, and their programs run literally."""
 
 import dataclasses
+import subprocess
+import sys
 from collections import Counter
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from lm.errors import BadInput
 from lm.pipeline.program import CODES, Program, make_program
 from lm.pipeline.schedule import (
+    COSTS,
     Schedule,
     Work,
     check,
@@ -91,7 +96,11 @@ def test_every_work_of_every_program_reads_the_value_it_should(name, repeats):
         # No slot more than the activations that are held at once, and none where nothing is kept.
         assert program.stash_size == max(high_water(schedule))
         assert (program.deferred_size > 0) == split
-        assert (program.inbox_size > 0) == (program.ct_size > 0) == (p * repeats > 1)
+        # What arrives is used in the next tick of its kind, but for blocks longer than the ring.
+        waits = repeats > 1 and m > p and m % p > 0
+        least = int(p * repeats > 1)
+        assert least <= program.inbox_size <= (p if waits else least)
+        assert least <= program.ct_size <= (p if waits else least)
 
 
 @pytest.mark.parametrize("name, repeats", KINDS)
@@ -164,6 +173,65 @@ def test_makespan_idle_share_and_activations_are_as_stated_for_every_size():
             assert all(h <= min(r * m, r * block + p - 1 - 2 * s) for s, h in enumerate(held))
             if m % p == 0 and m > p:
                 assert held == tuple(r * p + p - 1 - 2 * s for s in range(p))
+
+
+def shortest(m: int, most: tuple[int, ...], parts: tuple[str, ...]) -> int:
+    """The makespan of the best lockstep schedule that holds at most most[s] on stage s: by search.
+
+    A state is how often each stage has done each kind of work, in order of micro-batches; all ways
+    to take a tick are tried (Dijkstra's algorithm over states).
+    """
+    p, kinds = len(most), ("forward", *parts)
+    start = ((0,) * len(kinds),) * p
+    best, queue = {start: 0}, [(0, start)]
+    while queue:
+        time, state = heappop(queue)
+        if time > best[state]:
+            continue
+        if all(counts[-1] == m for counts in state):
+            return time
+        choices = []
+        for s, counts in enumerate(state):
+            arrived = m if s == 0 else state[s - 1][0]
+            returned = counts[0] if s == p - 1 else min(counts[0], state[s + 1][1])
+            limits = (min(arrived, counts[-1] + most[s]), returned, *counts[1:])
+            may = [k for k in range(len(kinds)) if counts[k] < limits[k]]
+            choices.append([None, *may])
+        for choice in product(*choices):
+            taken = [kinds[k] for k in choice if k is not None]
+            if taken:
+                after = tuple(
+                    tuple(c + (k == j) for j, c in enumerate(counts))
+                    for k, counts in zip(choice, state, strict=True)
+                )
+                then = time + max(COSTS[what] for what in taken)
+                if then < best.get(after, then + 1):
+                    best[after] = then
+                    heappush(queue, (then, after))
+    raise AssertionError("no schedule")
+
+
+def less(most: tuple[int, ...], stage: int) -> tuple[int, ...]:
+    return tuple(n - (s == stage) for s, n in enumerate(most))
+
+
+@pytest.mark.parametrize("p, m", [(2, 4), (2, 6), (3, 5), (3, 6)])
+def test_no_lockstep_1f1b_is_shorter_or_holds_less_on_any_stage(p, m):
+    schedule = make_schedule("1f1b", p, m)
+    held, span = high_water(schedule), makespan(schedule)
+    assert held == tuple(2 * (p - s) - 1 for s in range(p))
+    assert shortest(m, (m,) * p, ("backward",)) == span
+    for stage in range(p - 1):  # the last holds 1, and could not do with none
+        assert shortest(m, less(held, stage), ("backward",)) > span
+
+
+@pytest.mark.parametrize("p, m", [(2, 1), (2, 4), (3, 2), (3, 4)])
+def test_no_schedule_of_split_backwards_is_shorter_or_holds_less_on_the_last_stage(p, m):
+    schedule = make_schedule("zero_bubble", p, m)
+    held, span = high_water(schedule), makespan(schedule)
+    assert shortest(m, (m,) * p, ("input", "weight")) == span
+    if m >= p:
+        assert shortest(m, less((m,) * (p - 1) + held[-1:], p - 1), ("input", "weight")) > span
 
 
 def test_one_microbatch_is_naive_model_parallel():
@@ -265,3 +333,13 @@ def test_check_refuses_works_out_of_order():
 def test_what_cannot_be_scheduled_is_refused_in_a_sentence(request_, complaint):
     with pytest.raises(BadInput, match=complaint):
         make_schedule(*request_)
+
+
+def test_schedules_need_neither_jax_nor_matplotlib():
+    code = (
+        "import sys, lm.pipeline.drawing, lm.pipeline.program, lm.pipeline.schedules; "
+        "print(sorted({'jax', 'matplotlib'} & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
