@@ -1,0 +1,239 @@
+"""What one device does when it runs a compiled program: products, collectives, bytes of memory.
+
+Counts every instruction as often as it runs: the body of a loop times its trips, nested loops
+multiplied, one branch of a conditional. XLA's own cost analysis counts a loop's body once.
+
+Devices of one program differ where it branches on the device's place: a pipeline switches between
+the phases of its schedule. `branch_counts` states how often each kind of device takes each branch;
+without it every conditional counts its heaviest branch, which no device exceeds.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from launch import products, traffic
+from launch.groups import Groups, parse_groups
+from launch.hlo import Computation, Instruction, Program
+
+ATTENTION_SCOPE = "attend"  # the jax.named_scope around scores, softmax and weighted values
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "collective-permute",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of exchange between devices, as the program states it."""
+
+    kind: str
+    groups: Groups | None = field(compare=False, repr=False)
+    groups_text: str
+    tensor_bytes: int  # of one device: the larger of operand and result
+    overlapped: bool  # other work runs between its start and its end
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that a device sends in a ring: (n-1)/n of the tensor to gather or scatter it."""
+        part = 1 - 1 / self.groups.size if self.groups else 1.0
+        whole = ("collective-permute", "collective-broadcast")
+        share = 2 * part if self.kind == "all-reduce" else 1.0 if self.kind in whole else part
+        return self.tensor_bytes * share
+
+
+@dataclass
+class Tally:
+    """What a device does in one run of a computation."""
+
+    matmul_flops: float = 0.0  # of dots and convolutions, a multiply-add is 2
+    attention_flops: float = 0.0  # the part of them inside the scope `attend`
+    hbm_bytes: float = 0.0  # read and written, outside fusions
+    collectives: Counter = field(default_factory=Counter)  # Collective -> times
+    custom_calls: Counter = field(default_factory=Counter)  # name -> times
+    unknown_loops: Counter = field(default_factory=Counter)  # loops counted once, by name
+
+    def add(self, other: "Tally", times: float = 1.0) -> None:
+        self.matmul_flops += times * other.matmul_flops
+        self.attention_flops += times * other.attention_flops
+        self.hbm_bytes += times * other.hbm_bytes
+        for mine, theirs in (
+            (self.collectives, other.collectives),
+            (self.custom_calls, other.custom_calls),
+            (self.unknown_loops, other.unknown_loops),
+        ):
+            for key, count in theirs.items():
+                mine[key] += times * count  # type: ignore[assignment]
+
+
+BranchCounts = Mapping[int, Sequence[Sequence[float]]]
+
+
+def tally(
+    program: Program, n_partitions: int, branch_counts: BranchCounts | None = None
+) -> list[Tally]:
+    """Returns what each kind of device does in one run of the program.
+
+    branch_counts maps a number of branches to one vector for each kind of device: how often, of
+    one execution of a conditional with so many branches, the device takes each. A pipeline that
+    runs 11 ticks and takes its three branches 3, 4 and 4 times has (3/11, 4/11, 4/11). Without it
+    the list has one entry, the heaviest branch everywhere.
+    """
+    counts = branch_counts or {}
+    kinds = {len(vectors) for vectors in counts.values()} or {1}
+    if len(kinds) > 1:
+        raise ValueError(f"branch counts for different numbers of kinds of devices: {kinds}")
+    return [
+        _Walk(program, n_partitions, {n: vectors[kind] for n, vectors in counts.items()}).entry()
+        for kind in range(kinds.pop())
+    ]
+
+
+def flops(program: Program, branch_counts: BranchCounts | None = None) -> list[float]:
+    """Returns the FLOPs of dots and convolutions that each kind of device executes."""
+    return [t.matmul_flops for t in tally(program, 1, branch_counts)]
+
+
+class _Walk:
+    def __init__(self, program: Program, n: int, branches: Mapping[int, Sequence[float]]):
+        self.program, self.n, self.branches = program, n, branches
+        self.done: dict[tuple[str, bool], Tally] = {}
+        # A collective that is spread over fused products shows up in each of them; one starts it.
+        self.spread = {
+            _channel(i)
+            for c in program.computations.values()
+            for i in c
+            if _kind(i) and _starts_spread(c, i)
+        }
+
+    def entry(self) -> Tally:
+        return self.computation(self.program.entry, fused=False)
+
+    def computation(self, name: str, fused: bool) -> Tally:
+        if (name, fused) not in self.done:
+            total = Tally()
+            computation = self.program.computations[name]
+            for instruction in computation:
+                self.instruction(total, computation, instruction, fused)
+            self.done[name, fused] = total
+        return self.done[name, fused]
+
+    def instruction(self, total: Tally, c: Computation, i: Instruction, fused: bool) -> None:
+        product = products.flops(c, i)
+        total.matmul_flops += product
+        if product and re.search(rf"\b{ATTENTION_SCOPE}\b", i.op_name):
+            total.attention_flops += product
+        if i.opcode == "while":
+            trips = self.program.trip_count(c, i)
+            if trips is None:
+                total.unknown_loops[i.op_name or i.name] += 1
+            for part in i.called("condition", "body"):
+                total.add(self.computation(part, fused), 1 if trips is None else trips)
+        elif i.opcode == "conditional":
+            self.conditional(total, i, fused)
+        elif i.opcode == "fusion":
+            total.add(self.computation(i.called("calls")[0], True))
+        elif i.opcode in ("call", "async-start"):
+            for part in i.called("to_apply", "calls", "called_computations"):
+                inner = self.computation(part, fused)
+                total.add(_beside(inner) if _work_between(c, i) else inner)
+        elif i.opcode == "custom-call" and i.target not in traffic.BOOKKEEPING:
+            total.custom_calls[_call_name(i)] += 1
+        if _kind(i):
+            self.collective(total, c, i, fused)
+        if not fused:
+            total.hbm_bytes += traffic.hbm_bytes(self.program, c, i)
+
+    def conditional(self, total: Tally, i: Instruction, fused: bool) -> None:
+        branches = [self.computation(name, fused) for name in i.branches]
+        counts = self.branches.get(len(branches))
+        if counts is None:
+            total.add(max(branches, key=lambda b: (b.matmul_flops, b.hbm_bytes)))
+            return
+        for branch, times in zip(branches, counts, strict=True):
+            total.add(branch, times)
+
+    def collective(self, total: Tally, c: Computation, i: Instruction, fused: bool) -> None:
+        kind = _kind(i)
+        starts_spread = _starts_spread(c, i)
+        if fused and _channel(i) in self.spread and not starts_spread:
+            return  # the same exchange, going on beside another product
+        done = _done(c, i)
+        result = done.bytes if done else i.bytes
+        operand = sum(c.instructions[name].bytes for name in i.operands)
+        if kind == "all-reduce" and fused and _keeps_a_shard(c, i):
+            kind = "reduce-scatter"  # written as an all-reduce of which each device keeps a part
+        text = re.search(r"(replica_groups|source_target_pairs)=.*?(?=, \w+=|$)", i.attributes)
+        what = Collective(
+            kind,
+            parse_groups(i.attributes, self.n),
+            text.group() if text else "",
+            max(result, operand),
+            starts_spread or _work_between(c, i),
+        )
+        total.collectives[what] += 1
+
+
+def _kind(i: Instruction) -> str:
+    kind = i.opcode.removesuffix("-start")
+    return kind if kind in COLLECTIVES else ""
+
+
+def _channel(i: Instruction) -> str:
+    return i.attribute("channel_id")
+
+
+def _starts_spread(c: Computation, i: Instruction) -> bool:
+    return any(u.target == "AsyncCollectiveStart" for u in c.users[i.name])
+
+
+def _keeps_a_shard(c: Computation, i: Instruction) -> bool:
+    uses = list(c.users[i.name])
+    while uses and uses[0].opcode in ("bitcast", "reshape", "get-tuple-element", "convert"):
+        uses = list(c.users[uses[0].name])
+    return bool(uses) and all(u.opcode == "dynamic-slice" for u in uses)
+
+
+def _done(c: Computation, i: Instruction) -> Instruction | None:
+    """Returns the instruction that waits for what `i` started."""
+    if not i.opcode.endswith("-start"):
+        return None
+    users = c.users[i.name]
+    while users and users[0].opcode == "async-update":
+        users = c.users[users[0].name]
+    return next((u for u in users if u.opcode == i.opcode[:-5] + "done"), None)
+
+
+def _work_between(c: Computation, i: Instruction) -> bool:
+    """Whether a device has other work between the start and the end of an exchange."""
+    done = _done(c, i)
+    if done is None:
+        return False
+    between = list(c)[c.order[i.name] + 1 : c.order[done.name]]
+    work = ("fusion", "dot", "convolution", "while", "conditional", "call", "custom-call")
+    return any(j.opcode in work and j.target not in traffic.BOOKKEEPING for j in between)
+
+
+def _beside(inner: Tally) -> Tally:
+    """Returns the same tally with its exchanges marked as running beside other work."""
+    marked: Counter = Counter()
+    for what, times in inner.collectives.items():
+        marked[replace(what, overlapped=True)] += times
+    return replace(inner, collectives=marked)
+
+
+def _call_name(i: Instruction) -> str:
+    """Returns a kernel's own name where it has one, else the call's target."""
+    kernel = re.search(r'"kernel_name":\s*"([^"]+)"', i.attributes)
+    path = i.op_name.split("/")
+    inner = next((part for part in reversed(path) if part and "pallas_call" not in part), "")
+    if i.target == "tpu_custom_call":
+        return f"{i.target} {kernel.group(1) if kernel else inner}".strip()
+    return i.target
