@@ -40,7 +40,7 @@ def main() -> None:
     file.precision.compute = _DTYPE.value
     c = freeze(file)
     layout = make_layout(c.mesh)
-    model = transformer.build(c.model, c.precision.compute)
+    model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
     tx = build(c.optim, model.table)
     state = train_state.initial(model.table, tx, layout, c.seed)
     step = jit_step(c, model, tx, 1000, layout)

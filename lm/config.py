@@ -276,7 +276,7 @@ def _check(c: Config) -> None:
     _choice("optim.optimizer", o.optimizer, ("adamw", "muon", "sgd"))
     _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
     _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))
-    _choice("precision.reduce", c.precision.reduce, ("float32",))
+    _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
     _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
     _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
     if m.d_head is None and m.d_model % m.n_heads:
@@ -345,8 +345,8 @@ def _check(c: Config) -> None:
                 f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
                 "devices that are left"
             )
-    if c.mesh.model != 1 or c.mesh.pipe != 1:
+    if c.mesh.pipe != 1:
         raise BadInput(
-            f"mesh.model {c.mesh.model} and mesh.pipe {c.mesh.pipe} must be 1: tensor "
-            "and pipeline parallel layouts are not part of this version"
+            f"mesh.pipe {c.mesh.pipe} must be 1: pipeline parallel layouts are not part of this "
+            "version"
         )

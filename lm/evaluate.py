@@ -9,7 +9,7 @@ import numpy as np
 from lm.data.build import Dataset
 from lm.layout import Layout
 from lm.model.transformer import Model
-from lm.train.step import make_loss_sum
+from lm.train.step import make_evaluate
 
 
 class Evaluation(NamedTuple):
@@ -24,7 +24,7 @@ class Evaluator:
         rows = -(-batch_size // layout.data_size) * layout.data_size
         self._dataset, self._layout = dataset, layout
         self._batches = dataset.validation(rows, layout.local_rows(rows))
-        self._loss_sum = jax.jit(make_loss_sum(model), out_shardings=layout.replicated)
+        self._loss_sum = jax.jit(make_evaluate(model, layout), out_shardings=layout.replicated)
 
     def __call__(self, params) -> Evaluation:
         # Sums of a batch in float32 on the device, of all batches in float64 here.

@@ -1,12 +1,13 @@
 """Meshes and shardings: the only file that spells a mesh axis.
 
-Parameters and activations name their dimensions logically; two maps below turn the names into mesh
-axes. Fully sharded data parallelism is the difference between the two maps: a parameter's `embed`
-dimension lives on `data`, an activation's does not.
+Parameters name their dimensions logically; PARAMETERS turns the names into mesh axes. Rows of a
+batch live on `data`, layers on `pipe`, heads, FFN columns and vocabulary on `model`, and under
+fully sharded training the width of every matrix on `data`.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,11 +17,13 @@ from lm.config import MeshConfig
 from lm.errors import BadInput
 from lm.model.spec import ParamSpec
 
-AXES = ("data", "model", "pipe")
+AXES = DATA, MODEL, PIPE = ("data", "model", "pipe")
 
-PARAMETERS = {"heads": "model", "kv_heads": "model", "ff": "model", "vocab": "model"}
-FULLY_SHARDED = {"embed": "data"}
-ACTIVATIONS = {"batch": "data"}
+PARAMETERS = {"heads": MODEL, "kv_heads": MODEL, "ff": MODEL, "vocab": MODEL, "layers": PIPE}
+REMEDIES = {
+    "embed": ", or set mesh.fully_sharded=false",
+    "vocab": ", or pad the vocabulary with model.vocab_multiple",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,22 +33,33 @@ class Layout:
     mesh: jax.sharding.Mesh
     fully_sharded: bool
 
-    def param(self, name: str, spec: ParamSpec) -> NamedSharding:
-        """Returns where a parameter lives; raises BadInput if a dimension does not divide."""
-        rules = PARAMETERS | (FULLY_SHARDED if self.fully_sharded else {})
-        axes = [rules.get(axis or "") for axis in spec.axes]
-        for size, logical, axis in zip(spec.shape, spec.axes, axes, strict=True):
-            if axis and size % self.mesh.shape[axis]:
+    def spec(self, name: str, row: ParamSpec) -> PartitionSpec:
+        """Returns the mesh axis of each dimension of a parameter; raises BadInput if one does not
+        divide. Key-value heads fewer than the model axis are on every model device."""
+        sizes = self.mesh.shape
+        axes: list[str | None] = []
+        for i, (size, logical) in enumerate(zip(row.shape, row.axes, strict=True)):
+            axis = PARAMETERS.get(logical or "")
+            if logical == "kv_heads" and size < sizes[MODEL] and sizes[MODEL] % size == 0:
+                axis = None
+            if self.fully_sharded and i == row.sharded_dim:
+                axis = DATA
+            if axis and size % sizes[axis]:
                 raise BadInput(
-                    f"{name} has {logical} {size}, which mesh.{axis} {self.mesh.shape[axis]} does "
-                    "not divide: change one of them, or set mesh.fully_sharded=false"
+                    f"{name} has {logical} {size}, which mesh.{axis} {sizes[axis]} does not "
+                    f"divide: change one of them{REMEDIES.get(logical or '', '')}"
                 )
-        return NamedSharding(self.mesh, PartitionSpec(*axes))
+            axes.append(axis if axis and sizes[axis] > 1 else None)
+        return PartitionSpec(*axes)
+
+    def param(self, name: str, row: ParamSpec) -> NamedSharding:
+        """Returns where a parameter lives."""
+        return NamedSharding(self.mesh, self.spec(name, row))
 
     @property
     def batch(self) -> NamedSharding:
         """Rows over data, everything else whole."""
-        return NamedSharding(self.mesh, PartitionSpec("data"))
+        return NamedSharding(self.mesh, PartitionSpec(DATA if self.data_size > 1 else None))
 
     @property
     def replicated(self) -> NamedSharding:
@@ -54,6 +68,12 @@ class Layout:
     @property
     def data_size(self) -> int:
         return self.mesh.shape["data"]
+
+    def on_devices(self, f: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """Returns f run by every device on its own parts; f itself where there is one device."""
+        if self.mesh.size == 1:
+            return f
+        return jax.shard_map(f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
 
     def local_rows(self, n_rows: int) -> slice:
         """Returns which rows of a batch this process holds: the only ones it has to make."""
@@ -92,13 +112,3 @@ def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> La
         ),
         mesh.fully_sharded,
     )
-
-
-def shard(x: jax.Array, *names: str | None) -> jax.Array:
-    """Returns x placed by its dimensions' logical names on the mesh of the context, if any."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return x
-    assert len(names) == x.ndim, f"{len(names)} names for {x.ndim} dimensions"
-    spec = PartitionSpec(*(ACTIVATIONS.get(name or "") for name in names))
-    return jax.lax.with_sharding_constraint(x, spec)

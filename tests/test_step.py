@@ -49,9 +49,10 @@ def batch(seed: int) -> Batch:
 class Run:
     """A config's model, layout and first state."""
 
-    def __init__(self, c: Config):
+    def __init__(self, c: Config, batches: list[Batch] | None = None):
         self.c, self.layout = c, make_layout(c.mesh)
-        self.model = transformer.build(c.model, c.precision.compute)
+        self.batches = batches or [batch(i) for i in range(4)]
+        self.model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
         self.tx = build_optimizer(c.optim, self.model.table)
         self.where = train_state.shardings(self.model.table, self.tx, self.layout)
 
@@ -61,12 +62,12 @@ class Run:
     def gradients(self):
         """(mean loss, gradients, valid tokens) of the first batch, compiled for the layout."""
         compute = jax.jit(
-            make_gradients(self.model, self.c.train.accumulate),
+            make_gradients(self.model, self.c.train.accumulate, self.layout),
             in_shardings=(self.where.params, self.layout.batch),
             out_shardings=(self.layout.replicated, self.where.params, self.layout.replicated),
         )
         with jax.set_mesh(self.layout.mesh):
-            return jax.block_until_ready(compute(self.initial().params, batch(0)))
+            return jax.block_until_ready(compute(self.initial().params, self.batches[0]))
 
     def steps(self, n: int):
         """(last state, metrics of each step)."""
@@ -74,7 +75,7 @@ class Run:
         metrics = []
         with jax.set_mesh(self.layout.mesh):
             for i in range(n):
-                state, found = jax.block_until_ready(step(state, batch(i)))
+                state, found = jax.block_until_ready(step(state, self.batches[i]))
                 metrics.append({k: float(v) for k, v in found.items()})
         return state, metrics
 
@@ -122,9 +123,10 @@ def test_gradients_equal_one_devices(one_device, data, accumulate, fully_sharded
     assert float(loss) == pytest.approx(float(want_loss), rel=1e-6)
     assert float(n_valid) == float(want_valid)
     trees_close(gradients, want, 3e-6)
-    if fully_sharded:
-        for g in jax.tree.leaves(gradients):
-            assert g.addressable_shards[0].data.size == g.size // data
+    row = flatten(run.model.table)["blocks/ffn/up"]
+    up = gradients["blocks"]["ffn"]["up"]
+    assert up.sharding.is_equivalent_to(run.layout.param("up", row), up.ndim)
+    assert up.addressable_shards[0].data.size == up.size // (data if fully_sharded else 1)
 
 
 STEPPED = [(8, 1, True), (2, 4, True), (4, 2, False)]
@@ -162,14 +164,16 @@ def test_muon_steps_equal_one_devices(stepped):
 
 def test_bytes_per_device_fall_with_the_devices():
     def bytes_on_first(data, fully_sharded):
-        state = Run(config(MeshConfig(data=data, fully_sharded=fully_sharded))).initial()
-        return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
+        run = Run(config(MeshConfig(data=data, fully_sharded=fully_sharded)))
+        return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(run.initial()))
 
-    counters = 2 * 4  # the step and Adam's count, everywhere
     whole = bytes_on_first(1, True)
+    rows = flatten(Run(config(MeshConfig())).model.table).values()
+    norms = 3 * sum(4 * math.prod(row.shape) for row in rows if row.std is None)
+    kept = norms + 2 * 4  # everywhere: norms with their moments, the step and Adam's count
     for data in (2, 4, 8):
         assert bytes_on_first(data, False) == whole
-        assert bytes_on_first(data, True) - counters == (whole - counters) // data
+        assert bytes_on_first(data, True) - kept == (whole - kept) // data
 
 
 def test_a_batch_without_valid_tokens_changes_nothing():
@@ -205,7 +209,7 @@ def test_clipping_uses_the_logged_float32_norm(one_device):
 def test_bfloat16_compute_leaves_state_and_metrics_in_float32():
     c = dataclasses.replace(config(MeshConfig(), 2), precision=PrecisionConfig("bfloat16"))
     run = Run(c)
-    step = make_step(c, run.model, run.tx, 10)
+    step = make_step(c, run.model, run.tx, 10, run.layout)
     state, metrics = jax.eval_shape(step, run.initial(), batch(0))
     dtypes = {x.dtype for x in jax.tree.leaves((state.params, metrics))}
     assert dtypes == {jnp.dtype("float32")}
@@ -264,7 +268,7 @@ def test_adamw_equals_a_float64_twin_for_three_steps():
     o = OptimConfig(learning_rate=0.01, clip_norm=0.5, warmup_fraction=0.2, schedule="linear")
     run = Run(dataclasses.replace(config(MeshConfig()), optim=o))
     step = jit_step(run.c, run.model, run.tx, 10, run.layout)
-    gradients = jax.jit(make_gradients(run.model, 1))
+    gradients = jax.jit(make_gradients(run.model, 1, run.layout))
     state = run.initial()
     p = {k: v.astype(np.float64) for k, v in by_path(state.params).items()}
     m = {k: np.zeros_like(v) for k, v in p.items()}

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lm.collectives import axis_index, axis_size
 from lm.config import ModelConfig
+from lm.layout import MODEL
 from lm.model.linear import linear
 from lm.model.spec import ParamSpec, Table
 
@@ -41,16 +43,31 @@ def table(m: ModelConfig, out_std: float) -> Table:
     return rows
 
 
-def project_qkv(p: Mapping[str, jax.Array], x_BTD: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns (q_BTNH, k_BTKH, v_BTKH) before positions."""
-    return tuple(
-        linear(x_BTD, p[name], p.get(f"{name}_bias")) for name in ("query", "key", "value")
+def project_qkv(
+    m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Returns (q_BTNH, k_BTKH, v_BTKH) before positions: this model device's heads."""
+    k, v = (
+        linear(x_BTD, _own_heads(m, p[name], 1), bias if bias is None else _own_heads(m, bias, 0))
+        for name, bias in ((name, p.get(f"{name}_bias")) for name in ("key", "value"))
     )
+    return linear(x_BTD, p["query"], p.get("query_bias")), k, v
+
+
+def _own_heads(m: ModelConfig, w: jax.Array, dim: int) -> jax.Array:
+    """Returns the key-value heads of this device's queries, from all where devices outnumber them.
+
+    Each device's gradient is what its own queries add; the sum over devices counts each once.
+    """
+    size = axis_size(MODEL)
+    if size == 1 or m.kv_heads % size == 0:
+        return w
+    return jax.lax.dynamic_slice_in_dim(w, axis_index(MODEL) * m.kv_heads // size, 1, dim)
 
 
 def project_out(p: Mapping[str, jax.Array], y_BTNH: jax.Array) -> jax.Array:
-    """Returns the attention output [B, T, D]."""
-    return linear(y_BTNH, p["out"], p.get("out_bias"), n_in=2)
+    """Returns the attention output [B, T, D] of these heads, before the bias."""
+    return linear(y_BTNH, p["out"], n_in=2)
 
 
 def plain(q_BTNH, k_BSKH, v_BSKH, segments_BT=None) -> jax.Array:

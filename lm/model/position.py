@@ -65,3 +65,10 @@ def sinusoidal_table(m: ModelConfig) -> np.ndarray:
     exponents = np.arange(m.d_model // 2, dtype=np.float64) / (m.d_model // 2)
     angles = np.arange(m.max_length, dtype=np.float64)[:, None] * 10000.0**-exponents
     return np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32)
+
+
+def rows(table_TX, tokens_BT: jax.Array, positions_BT: jax.Array | None) -> jax.Array:
+    """Returns a table's rows at a batch's positions: [T, ...], or [B, T, ...] where they are
+    given."""
+    table = jnp.asarray(table_TX)
+    return table[: tokens_BT.shape[1]] if positions_BT is None else table[positions_BT]

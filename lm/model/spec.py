@@ -36,6 +36,14 @@ class ParamSpec:
         return self.std is not None and "vocab" not in self.axes and "position" not in self.axes
 
     @property
+    def sharded_dim(self) -> int | None:
+        """Index of the dimension that fully sharded training splits: a matrix's model width.
+
+        Norms and biases stay whole: gathering them would cost more than it saves.
+        """
+        return self.axes.index("embed") if self.std is not None and "embed" in self.axes else None
+
+    @property
     def matrix_start(self) -> int:
         """Index of the first dimension after any layer axis."""
         return 1 if self.axes[0] == "layers" else 0

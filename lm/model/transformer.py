@@ -14,9 +14,16 @@ import jax.numpy as jnp
 from flax import config as flax_config
 from flax import nnx
 
+from lm.collectives import (
+    GATHERED,
+    gather_time,
+    gathers_weights,
+    own_time,
+    scatter_time,
+    whole,
+)
 from lm.config import ModelConfig
-from lm.layout import shard
-from lm.model import attention, ffn, norm, position
+from lm.model import attention, embedding, ffn, norm, position
 from lm.model.spec import ParamSpec, Table
 
 flax_config.update("flax_always_shard_variable", False)  # shardings are pinned where jit is called
@@ -29,26 +36,30 @@ class Rope(NamedTuple):
     sin: jax.Array
 
 
-def table(m: ModelConfig) -> Table:
-    """Returns the rows of every parameter, nested like the parameters themselves."""
-    d, v = m.d_model, m.padded_vocab
-    padding = m.vocab_size if m.vocab_size != v else None
-    vocab = ParamSpec((v, d), ("vocab", "embed"), std=m.init_std, zero_rows_from=padding)
-    rows: Table = {"embedding": vocab}
-    if m.position == "learned":
-        rows["positions"] = ParamSpec((m.max_length, d), ("position", "embed"), std=m.init_std)
-    if not m.tie_embeddings:
-        rows["head"] = vocab
+class Context(NamedTuple):
+    """What every layer of one batch reads beside the activations."""
+
+    rope: Rope | None
+    segments_BT: jax.Array | None
+
+
+def block_table(m: ModelConfig) -> Table:
+    """Returns the rows of one layer's parameters."""
     out_std = m.init_std / (2 * m.n_layers) ** 0.5  # GPT-2's: keeps the residual sum's size
-    block: Table = {
+    return {
         "attention": attention.table(m, out_std),
         "attention_norm": norm.table(m),
         "ffn": ffn.table(m, out_std),
         "ffn_norm": norm.table(m),
     }
+
+
+def table(m: ModelConfig) -> Table:
+    """Returns the rows of every parameter, nested like the parameters themselves."""
+    rows: Table = embedding.table(m)
     rows["blocks"] = {
         part: {name: row.stacked(m.n_layers) for name, row in group.items()}
-        for part, group in block.items()
+        for part, group in block_table(m).items()
     }
     if m.norm_position == "pre":
         rows["final_norm"] = norm.table(m)
@@ -77,7 +88,11 @@ class Norm(Group):
 
 
 class Block(nnx.Module):
-    """Attention and FFN, each a residual branch with its norm before or after."""
+    """Attention and FFN, each a residual branch with its norm before or after.
+
+    Between the branches a model device holds its part of the time; inside a branch all of the time
+    and its own heads or FFN columns (Shoeybi et al. 2019, Korthikanti et al. 2022).
+    """
 
     def __init__(self, m: ModelConfig, rows: Table):
         self.m = m
@@ -88,116 +103,46 @@ class Block(nnx.Module):
     def __call__(self, x_BTD: jax.Array, rope: Rope | None, attend: Callable, drop: Callable):
         """Returns (x_BTD, aux) where attend(q, k, v) returned (attention output, aux)."""
         m, p = self.m, self.attention.values()
-        h = self.attention_norm(x_BTD) if m.norm_position == "pre" else x_BTD
-        q, k, v = attention.project_qkv(p, h)
+        h = gather_time(self.attention_norm(x_BTD) if m.norm_position == "pre" else x_BTD)
+        q, k, v = attention.project_qkv(m, p, h)
         if m.qk_norm:
             q = norm.normalize("rmsnorm", q, p["query_norm"], None, m.norm_eps)
             k = norm.normalize("rmsnorm", k, p["key_norm"], None, m.norm_eps)
         if rope is not None:
             q, k = position.rotate(q, *rope), position.rotate(k, *rope)
         y_BTNH, aux = attend(q, k, v)
-        x_BTD = self._add(x_BTD, drop(attention.project_out(p, y_BTNH), 0), self.attention_norm)
-        h = self.ffn_norm(x_BTD) if m.norm_position == "pre" else x_BTD
-        y_BTD = ffn.feed_forward(m, self.ffn.values(), h)
-        return self._add(x_BTD, drop(y_BTD, 1), self.ffn_norm), aux
+        branch = _branch(attention.project_out(p, y_BTNH), p.get("out_bias"))
+        x_BTD = self._add(x_BTD, drop(branch, 0), self.attention_norm)
+        h = gather_time(self.ffn_norm(x_BTD) if m.norm_position == "pre" else x_BTD)
+        p = self.ffn.values()
+        branch = _branch(ffn.feed_forward(m, p, h), p.get("down_bias"))
+        return self._add(x_BTD, drop(branch, 1), self.ffn_norm), aux
 
     def _add(self, x_BTD: jax.Array, branch_BTD: jax.Array, normalize: Norm) -> jax.Array:
-        x_BTD = shard(x_BTD + branch_BTD, "batch", "time", "embed")
+        x_BTD = x_BTD + branch_BTD
         return x_BTD if self.m.norm_position == "pre" else normalize(x_BTD)
 
 
-class Transformer(nnx.Module):
-    """Embedding, stacked blocks, final norm (pre-norm only), head (the embedding when tied)."""
-
-    def __init__(self, m: ModelConfig, compute: str):
-        rows = table(m)
-        self.m, self.compute = m, compute
-        self.embedding = _declare(rows["embedding"])
-        if m.position == "learned":
-            self.positions = _declare(rows["positions"])
-        if not m.tie_embeddings:
-            self.head = _declare(rows["head"])
-        self.blocks = Block(m, rows["blocks"])
-        if m.norm_position == "pre":
-            self.final_norm = Norm(m, rows["final_norm"])
-
-    def hidden(self, tokens_BT, segments_BT=None, positions_BT=None, dropout_key=None):
-        m, attend = self.m, attention.ATTENTION[self.m.attention]
-        graph, stacked = self._split_blocks()
-
-        def layer(x_BTD: jax.Array, block_params: Params, key: jax.Array | None) -> jax.Array:
-            block = nnx.merge(graph, block_params)
-            masked = lambda q, k, v: (attend(q, k, v, segments_BT), None)
-            return block(x_BTD, rope, masked, _dropout(m.dropout, key))[0]
-
-        if m.remat:
-            layer = jax.checkpoint(layer)
-        x_BTD, rope = self._embed(tokens_BT, positions_BT)
-        keys = None
-        if dropout_key is not None and m.dropout > 0:
-            keys = jax.random.split(dropout_key, m.n_layers + 1)
-            x_BTD = _dropout(m.dropout, keys[-1])(x_BTD, 0)
-        if m.scan_layers:
-            xs = (stacked, None if keys is None else keys[:-1])
-            x_BTD, _ = jax.lax.scan(lambda x, a: (layer(x, *a), None), x_BTD, xs)
-        else:
-            for i, block_params in enumerate(_unstack(stacked, m.n_layers)):
-                x_BTD = layer(x_BTD, block_params, None if keys is None else keys[i])
-        return self._final(x_BTD)
-
-    def extend(self, tokens_BT, cache, start):
-        graph, stacked = self._split_blocks()
-        positions = jnp.broadcast_to(start + jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
-
-        def layer(x_BTD, inputs):
-            block_params, k_cache, v_cache = inputs
-
-            def attend(q, k, v):
-                keys = jax.lax.dynamic_update_slice_in_dim(k_cache, k, start, 1)
-                values = jax.lax.dynamic_update_slice_in_dim(v_cache, v, start, 1)
-                return attention.cached(q, keys, values, start), (keys, values)
-
-            return nnx.merge(graph, block_params)(x_BTD, rope, attend, _dropout(0.0, None))
-
-        x_BTD, rope = self._embed(tokens_BT, positions)
-        xs = (stacked, cache["key"], cache["value"])
-        x_BTD, (keys, values) = jax.lax.scan(layer, x_BTD, xs)
-        return self._final(x_BTD), {"key": keys, "value": values}
-
-    def _split_blocks(self) -> tuple[nnx.GraphDef, Params]:
-        graph, stacked = nnx.split(self.blocks)
-        return graph, nnx.to_pure_dict(stacked)
-
-    def _embed(self, tokens_BT, positions_BT) -> tuple[jax.Array, Rope | None]:
-        m = self.m
-
-        def rows(values) -> jax.Array:
-            values = jnp.asarray(values)
-            return values[: tokens_BT.shape[1]] if positions_BT is None else values[positions_BT]
-
-        x_BTD = self.embedding[...][tokens_BT]
-        if m.position == "learned":
-            x_BTD = x_BTD + rows(self.positions[...])
-        elif m.position == "sinusoidal":
-            # Scaled as in Vaswani et al. 2017, section 3.4, or positions would drown the tokens.
-            x_BTD = x_BTD * m.d_model**0.5 + rows(position.sinusoidal_table(m))
-        rope = None
-        if m.position == "rope":
-            rope = Rope(*(rows(t) for t in position.rope_table(m)))
-        return shard(x_BTD.astype(self.compute), "batch", "time", "embed"), rope
-
-    def _final(self, x_BTD: jax.Array) -> jax.Array:
-        return self.final_norm(x_BTD) if self.m.norm_position == "pre" else x_BTD
+def _branch(partial_BTD: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Returns a residual branch from its partial sums over `model`; the bias counts once."""
+    y_BTD = scatter_time(partial_BTD)
+    return y_BTD if bias is None else y_BTD + bias.astype(y_BTD.dtype)
 
 
 @dataclass(frozen=True)
 class Model:
-    """The static half of a transformer: every method is a pure function of the parameter dict."""
+    """The static half of a transformer: every method is a pure function of the parameter dict.
+
+    Inside the step's shard_map parameters and rows are a device's own: activations between layers
+    are [B, T / model, D], and each method gathers what it needs where it needs it.
+    """
 
     config: ModelConfig
     compute: str  # dtype of activations, and of weights inside products
+    reduce: str  # dtype in which gradients cross devices
     table: Table
-    graph: nnx.GraphDef
+    block: nnx.GraphDef  # of one layer
+    final_norm: nnx.GraphDef
 
     def hidden(
         self,
@@ -212,16 +157,93 @@ class Model:
         Packed rows give segments (a document number a token) and positions (restarting at 0).
         Dropout acts on embeddings and residual branches, and only when a key is given.
         """
-        transformer = nnx.merge(self.graph, params)
-        return transformer.hidden(tokens_BT, segments_BT, positions_BT, dropout_key)
+        m = self.config
+        context = self.context(tokens_BT, segments_BT, positions_BT)
+        keys = None
+        if dropout_key is not None and m.dropout > 0:
+            keys = jax.random.split(dropout_key, m.n_layers + 1)
+        x_BTD = self.embed(params, tokens_BT, positions_BT, None if keys is None else keys[-1])
+        layer = self.saving_layer()
+        if m.scan_layers:
+            xs = (params["blocks"], None if keys is None else keys[:-1])
+            x_BTD, _ = jax.lax.scan(lambda x, a: (layer(a[0], x, context, a[1]), None), x_BTD, xs)
+        else:
+            for i, block_params in enumerate(_unstack(params["blocks"], m.n_layers)):
+                x_BTD = layer(block_params, x_BTD, context, None if keys is None else keys[i])
+        return self.finish(params, x_BTD)
+
+    def context(self, tokens_BT, segments_BT=None, positions_BT=None) -> Context:
+        """Returns the rotary tables' rows of a batch's positions, and its document numbers."""
+        if self.config.position != "rope":
+            return Context(None, segments_BT)
+        tables = position.rope_table(self.config)
+        return Context(
+            Rope(*(position.rows(t, tokens_BT, positions_BT) for t in tables)), segments_BT
+        )
+
+    def embed(self, params: Params, tokens_BT, positions_BT=None, dropout_key=None) -> jax.Array:
+        """Returns the first layer's input [B, T, D], in the compute dtype."""
+        m = self.config
+        x_BTD = embedding.look_up(self._whole(params, "embedding"), tokens_BT)
+        added = None
+        if m.position == "learned":
+            added = self._whole(params, "positions").astype(jnp.float32)
+        elif m.position == "sinusoidal":
+            # Scaled as in Vaswani et al. 2017, section 3.4, or positions would drown the tokens.
+            x_BTD, added = x_BTD * m.d_model**0.5, jnp.asarray(position.sinusoidal_table(m))
+        if added is not None:
+            rows = position.rows(added, tokens_BT, positions_BT)
+            x_BTD = x_BTD + own_time(rows, rows.ndim - 2)
+        return _dropout(m.dropout, dropout_key)(x_BTD.astype(self.compute), 0)
+
+    def layer(self, block_params: Params, x_BTD, context: Context, dropout_key=None) -> jax.Array:
+        """Returns one layer's output [B, T, D] from its parameters, without a layer axis."""
+        m = self.config
+        attend = attention.ATTENTION[m.attention]
+        masked = lambda q, k, v: (attend(q, k, v, context.segments_BT), None)
+        block = nnx.merge(self.block, self._whole_block(block_params))
+        return block(x_BTD, context.rope, masked, _dropout(m.dropout, dropout_key))[0]
+
+    def saving_layer(self) -> Callable:
+        """Returns `layer` with the config's rule of what the backward pass recomputes.
+
+        Gathered weights are never kept: they are gathered again, as in fully sharded training.
+        """
+        if self.config.remat:
+            return jax.checkpoint(self.layer)
+        keep = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+        return jax.checkpoint(self.layer, policy=keep) if gathers_weights() else self.layer
+
+    def finish(self, params: Params, x_BTD: jax.Array) -> jax.Array:
+        """Returns the last hidden state after the final norm (pre-norm models have one)."""
+        if self.config.norm_position == "post":
+            return x_BTD
+        return nnx.merge(self.final_norm, params["final_norm"])(x_BTD)
 
     def extend(self, params: Params, tokens_BT: jax.Array, cache: Params, start: jax.Array):
         """Returns (hidden state [B, T, D], cache) after T more tokens at position `start`.
 
         cache is what `new_cache` returned, filled up to `start`; the caller sees to it that
-        start + T is at most its length.
+        start + T is at most its length. On one device.
         """
-        return nnx.merge(self.graph, params).extend(tokens_BT, cache, start)
+        positions_BT = jnp.broadcast_to(start + jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
+        rope = self.context(tokens_BT, None, positions_BT).rope
+
+        def layer(x_BTD, inputs):
+            block_params, k_cache, v_cache = inputs
+
+            def attend(q, k, v):
+                keys = jax.lax.dynamic_update_slice_in_dim(k_cache, k, start, 1)
+                values = jax.lax.dynamic_update_slice_in_dim(v_cache, v, start, 1)
+                return attention.cached(q, keys, values, start), (keys, values)
+
+            block = nnx.merge(self.block, self._whole_block(block_params))
+            return block(x_BTD, rope, attend, _dropout(0.0, None))
+
+        x_BTD = self.embed(params, tokens_BT, positions_BT)
+        xs = (params["blocks"], cache["key"], cache["value"])
+        x_BTD, (keys, values) = jax.lax.scan(layer, x_BTD, xs)
+        return self.finish(params, x_BTD), {"key": keys, "value": values}
 
     def new_cache(self, batch: int, length: int) -> Params:
         """Returns an empty key-value cache: [L, B, length, K, H] each, in the compute dtype."""
@@ -230,20 +252,31 @@ class Model:
         return {name: jnp.zeros(shape, self.compute) for name in ("key", "value")}
 
     def head(self, params: Params) -> jax.Array:
-        """Returns the output matrix [V, D], float32, V padded."""
-        return params["embedding" if self.config.tie_embeddings else "head"]
+        """Returns the output matrix [V, D] (this model device's rows of it), V padded."""
+        return self._whole(params, "embedding" if self.config.tie_embeddings else "head")
 
     def logits(self, params: Params, hidden_BTD: jax.Array) -> jax.Array:
-        """Returns float32 logits [B, T, V], V unpadded."""
+        """Returns float32 logits [B, T, V], V unpadded. On one device."""
         head = self.head(params)[: self.config.vocab_size].astype(hidden_BTD.dtype)
         return jnp.einsum("BTD,VD->BTV", hidden_BTD, head, preferred_element_type=jnp.float32)
 
+    def _whole(self, params: Params, name: str) -> jax.Array:
+        return whole(params[name], self.table[name], self.compute, self.reduce)
 
-def build(m: ModelConfig, compute: str) -> Model:
+    def _whole_block(self, block_params: Params) -> Params:
+        return jax.tree.map(
+            lambda p, row: whole(p, row, self.compute, self.reduce),
+            block_params,
+            block_table(self.config),
+        )
+
+
+def build(m: ModelConfig, compute: str, reduce: str = "float32") -> Model:
     """Returns the model: its parameter table and its pure functions."""
     assert m.vocab_size is not None, "the tokenizer's vocabulary is filled in before the model"
-    graph, _ = nnx.split(Transformer(m, compute))
-    return Model(m, compute, table(m), graph)
+    block, _ = nnx.split(Block(m, block_table(m)))
+    final_norm, _ = nnx.split(Norm(m, norm.table(m)))
+    return Model(m, compute, reduce, table(m), block, final_norm)
 
 
 def _declare(row: ParamSpec) -> nnx.Param:

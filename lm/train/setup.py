@@ -54,6 +54,6 @@ def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
                 f"{rows // t.accumulate} rows each, which mesh.data {layout.data_size} does not "
                 "divide: change one of them"
             )
-    model = transformer.build(c.model, c.precision.compute)
+    model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
     tx = build_optimizer(c.optim, model.table)
     return Run(c, dataset, layout, model, tx, budget.horizon(c))

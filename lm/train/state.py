@@ -38,6 +38,11 @@ def shardings(table: Table, tx: optax.GradientTransformation, layout: Layout) ->
     return TrainState(layout.replicated, params, opt)
 
 
+def param_specs(table: Table, layout: Layout) -> Any:
+    """Returns the partition spec of every parameter."""
+    return _named(table, layout.spec)
+
+
 def shapes(table: Table) -> Any:
     """Returns the parameters as shapes and dtypes only."""
     return _named(table, lambda _, row: jax.ShapeDtypeStruct(row.shape, jnp.float32))
