@@ -162,8 +162,9 @@ def test_makespan_idle_share_and_activations_are_as_stated_for_every_size():
         if name == "zero_bubble":
             assert span == max(3 * m + p - 1, 2 * p + 2 * m - 1)
             assert max(held) == min(p, m)
-        elif m >= p or r == 1:
-            assert span == Fraction(3 * (m * r + p - 1), r)
+        else:
+            waves = m * r + p - 1 if m >= p else m + r * p - 1
+            assert span == Fraction(3 * waves, r)
         if name == "gpipe":
             assert held == (m,) * p
         if name == "1f1b":

@@ -1,7 +1,7 @@
 """The schedules that exist: GPipe, 1F1B, interleaved 1F1B and zero-bubble.
 
 A new schedule is one entry of SCHEDULES: a function of (stages, micro-batches, repeats) that
-returns the works in any order. Naive model parallel is any of them with one micro-batch.
+returns the works in any order. Naive model parallel is 1F1B with one micro-batch.
 
 With p stages, m micro-batches and r repeats (`lm.pipeline.schedule` has the units):
 
@@ -13,7 +13,7 @@ zero_bubble   3 m + p - 1                 (p-1) / (3 m + p-1)    at most p
 
 interleaved: as stated where p divides m. Otherwise its blocks are longer than p micro-batches, b
 instead of p say, which holds at most r b + p - 1 - 2 s at the same makespan; with m < p the chunks
-of a stage wait for each other. zero_bubble: as stated for m >= p, else 2 p + 2 m - 1; no schedule
+of a stage wait for each other: 3 (m + r p - 1) / r. zero_bubble: as stated for m >= p, else 2 p + 2 m - 1; no schedule
 of these costs is shorter.
 """
 
