@@ -3,6 +3,7 @@
 A partition of a compiled program is a place of the mesh: partition i is `mesh.devices.flat[i]`.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -91,20 +92,19 @@ def _meshed(axes: str, ids: str | None, along: str) -> Groups | None:
             count = (_counted(ids) if "<=" in ids else np.array(_numbers(ids))).reshape(-1)
         except (AssertionError, ValueError):
             return None
-    # Every axis is cut into three: before the part that is meant, the part, after it.
-    chosen = {
-        name: (int(before or 1), int(size) if size else sizes[name])
+    parts = [  # of an axis: the block that moves lies between these two strides
+        (name, int(before or 1), int(before or 1) * (int(size) if size else sizes[name]))
         for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", along)
-        if name in sizes
-    }
+    ]
     shape: list[int] = []
     moving: list[int] = []
-    still: list[int] = []
     for name, size in sizes.items():
-        before, part = chosen.get(name, (1, 1))
-        start = len(shape)
-        shape += [before, part, size // (before * part)]
-        moving.append(start + 1)
-        still += [start, start + 2]
+        spans = [(low, high) for axis, low, high in parts if axis == name]
+        cuts = sorted({1, size, *(cut for span in spans for cut in span)})
+        for low, high in itertools.pairwise(cuts):
+            if any(start <= low and high <= end for start, end in spans):
+                moving.append(len(shape))
+            shape.append(high // low)
+    still = [i for i in range(len(shape)) if i not in moving]
     cut = count.reshape(shape).transpose(still + moving)
     return Groups(cut.reshape(-1, math.prod(shape[i] for i in moving)))
