@@ -13,8 +13,8 @@ zero_bubble   3 m + p - 1                 (p-1) / (3 m + p-1)    at most p
 
 interleaved: as stated where p divides m. Otherwise its blocks are longer than p micro-batches, b
 instead of p say, which holds at most r b + p - 1 - 2 s at the same makespan; with m < p the chunks
-of a stage wait for each other: 3 (m + r p - 1) / r. zero_bubble: as stated for m >= p, else 2 p + 2 m - 1; no schedule
-of these costs is shorter.
+of a stage wait for each other: 3 (m + r p - 1) / r.
+zero_bubble: as stated for m >= p, else 2 p + 2 m - 1; no schedule of these costs is shorter.
 """
 
 from collections.abc import Callable, Iterator, Mapping
