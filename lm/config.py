@@ -134,8 +134,9 @@ class MeshConfig:
 @dataclass(frozen=True)
 class PipelineConfig:
     schedule: str = "1f1b"
-    microbatches: int = 1
-    repeats: int = 1
+    microbatches: int = 1  # of each device's rows, every step
+    repeats: int = 1  # groups of layers a stage, schedule=interleaved
+    recompute: bool = True  # keep layers' inputs only, and compute each again in its backward
 
 
 @dataclass(frozen=True)
@@ -345,8 +346,23 @@ def _check(c: Config) -> None:
                 f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
                 "devices that are left"
             )
-    if c.mesh.pipe != 1:
+    _check_pipeline(c)
+
+
+def _check_pipeline(c: Config) -> None:
+    p, stages = c.pipeline, c.mesh.pipe
+    if (p.repeats > 1) != (p.schedule == "interleaved"):
         raise BadInput(
-            f"mesh.pipe {c.mesh.pipe} must be 1: pipeline parallel layouts are not part of this "
-            "version"
+            f"pipeline.repeats {p.repeats} with pipeline.schedule {p.schedule!r}: the interleaved "
+            "schedule has 2 or more groups of layers a stage, every other one has 1"
+        )
+    if stages > 1 and c.model.n_layers % (stages * p.repeats):
+        raise BadInput(
+            f"model.n_layers {c.model.n_layers} is not divisible by mesh.pipe {stages} times "
+            f"pipeline.repeats {p.repeats}: change one of them"
+        )
+    if stages > 1 and c.train.accumulate > 1:
+        raise BadInput(
+            f"train.accumulate {c.train.accumulate} with mesh.pipe {stages}: a pipeline adds up "
+            "pipeline.microbatches, set that instead"
         )

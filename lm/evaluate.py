@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from lm.config import Config
 from lm.data.build import Dataset
 from lm.layout import Layout
 from lm.model.transformer import Model
@@ -20,11 +21,13 @@ class Evaluation(NamedTuple):
 class Evaluator:
     """Evaluates parameters on a data set's validation split; compiles once."""
 
-    def __init__(self, model: Model, dataset: Dataset, layout: Layout, batch_size: int):
-        rows = -(-batch_size // layout.data_size) * layout.data_size
+    def __init__(self, model: Model, dataset: Dataset, layout: Layout, c: Config):
+        size = c.eval.batch_size or c.train.batch_size
+        parts = layout.data_size * (c.pipeline.microbatches if layout.stages > 1 else 1)
+        rows = -(-size // parts) * parts
         self._dataset, self._layout = dataset, layout
         self._batches = dataset.validation(rows, layout.local_rows(rows))
-        self._loss_sum = jax.jit(make_evaluate(model, layout), out_shardings=layout.replicated)
+        self._loss_sum = jax.jit(make_evaluate(model, c, layout), out_shardings=layout.replicated)
 
     def __call__(self, params) -> Evaluation:
         # Sums of a batch in float32 on the device, of all batches in float64 here.

@@ -69,6 +69,14 @@ class Layout:
     def data_size(self) -> int:
         return self.mesh.shape["data"]
 
+    @property
+    def model_size(self) -> int:
+        return self.mesh.shape[MODEL]
+
+    @property
+    def stages(self) -> int:
+        return self.mesh.shape[PIPE]
+
     def on_devices(self, f: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """Returns f run by every device on its own parts; f itself where there is one device."""
         if self.mesh.size == 1:

@@ -1,26 +1,37 @@
 """Every layout trains the same model: loss, gradients, next losses and state equal one device's."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
-from test_model import V, close, tiny
+from test_model import V, tiny
 from test_step import Run, trees_close
 
-from lm.config import Config, MeshConfig, OptimConfig, PrecisionConfig, TrainConfig
+from lm.config import (
+    Config,
+    MeshConfig,
+    OptimConfig,
+    PipelineConfig,
+    PrecisionConfig,
+    TrainConfig,
+)
 from lm.data.dataset import Batch
-from lm.train import state as train_state
 
 ROWS, T = 16, 8
 
 
-def config(mesh: MeshConfig, optimizer: str = "adamw", compute: str = "float32", **model) -> Config:
+def config(
+    mesh: MeshConfig,
+    optimizer: str = "adamw",
+    compute: str = "float32",
+    pipeline: PipelineConfig | None = None,
+    **model,
+) -> Config:
     m = dict(n_layers=2, n_heads=4, n_kv_heads=4, d_model=16, d_ff=16, vocab_multiple=8)
     return Config(
         tiny(**(m | dict(max_length=T) | model)),
         train=TrainConfig(batch_size=ROWS, steps=10),
         mesh=mesh,
+        pipeline=pipeline or PipelineConfig(),
         optim=OptimConfig(optimizer=optimizer, weight_decay=0.01),
         precision=PrecisionConfig(compute=compute),
     )
@@ -90,14 +101,19 @@ CASES = [
 ]
 
 
+def alike(got, want):
+    """Both trees, with the layers' two axes of an interleaved pipeline as one."""
+    return jax.tree.map(lambda g, w: np.asarray(g).reshape(w.shape), got, want), want
+
+
 def equal_to_one_device(got, want, run: Run | None = None):
     (loss, gradients, n_valid), losses, state = got
     (want_loss, want_gradients, want_valid), want_losses, want_state = want
     assert float(loss) == pytest.approx(float(want_loss), rel=2e-6)
     assert float(n_valid) == float(want_valid)
-    trees_close(gradients, want_gradients, 2e-5)
+    trees_close(*alike(gradients, want_gradients), 2e-5)
     assert losses == pytest.approx(want_losses, rel=2e-5)
-    trees_close(state, want_state, 2e-5)
+    trees_close(*alike(state, want_state), 2e-5)
 
 
 @pytest.mark.parametrize("data, model, fully_sharded, name, packed", CASES)
@@ -109,3 +125,28 @@ def test_tensor_and_data_parallel(one_device, data, model, fully_sharded, name, 
     else:
         want = one_device(name, packed)
     equal_to_one_device(everything(mesh, name, packed, **m), want)
+
+
+PIPELINES = [
+    # data, model, pipe, fully sharded, model, packed, schedule, micro-batches, repeats, recompute
+    (1, 1, 4, False, "untied", False, "gpipe", 8, 1, True),
+    (1, 1, 4, False, "tied", True, "1f1b", 8, 1, True),
+    (2, 2, 2, True, "gqa", True, "1f1b", 2, 1, False),
+    (2, 1, 4, True, "tied", False, "zero_bubble", 8, 1, True),
+    (1, 2, 4, False, "mqa_bias", True, "zero_bubble", 4, 1, False),
+    (2, 2, 2, True, "untied", False, "interleaved", 4, 2, True),
+    (2, 1, 2, True, "learned_post", True, "interleaved", 4, 2, False),
+]
+
+
+@pytest.mark.parametrize(
+    "data, model, pipe, fully_sharded, name, packed, schedule, m, repeats, recompute", PIPELINES
+)
+def test_pipelines(
+    one_device, data, model, pipe, fully_sharded, name, packed, schedule, m, repeats, recompute
+):
+    mesh = MeshConfig(data, model, pipe, fully_sharded)
+    pipeline = PipelineConfig(schedule, m, repeats, recompute)
+    more = {"n_layers": 4}
+    want = everything(MeshConfig(), name, packed, **more)
+    equal_to_one_device(everything(mesh, name, packed, pipeline=pipeline, **more), want)

@@ -52,7 +52,9 @@ class Run:
     def __init__(self, c: Config, batches: list[Batch] | None = None):
         self.c, self.layout = c, make_layout(c.mesh)
         self.batches = batches or [batch(i) for i in range(4)]
-        self.model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
+        self.model = transformer.build(
+            c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats
+        )
         self.tx = build_optimizer(c.optim, self.model.table)
         self.where = train_state.shardings(self.model.table, self.tx, self.layout)
 
@@ -62,7 +64,7 @@ class Run:
     def gradients(self):
         """(mean loss, gradients, valid tokens) of the first batch, compiled for the layout."""
         compute = jax.jit(
-            make_gradients(self.model, self.c.train.accumulate, self.layout),
+            make_gradients(self.model, self.c, self.layout),
             in_shardings=(self.where.params, self.layout.batch),
             out_shardings=(self.layout.replicated, self.where.params, self.layout.replicated),
         )
@@ -268,7 +270,7 @@ def test_adamw_equals_a_float64_twin_for_three_steps():
     o = OptimConfig(learning_rate=0.01, clip_norm=0.5, warmup_fraction=0.2, schedule="linear")
     run = Run(dataclasses.replace(config(MeshConfig()), optim=o))
     step = jit_step(run.c, run.model, run.tx, 10, run.layout)
-    gradients = jax.jit(make_gradients(run.model, 1, run.layout))
+    gradients = jax.jit(make_gradients(run.model, run.c, run.layout))
     state = run.initial()
     p = {k: v.astype(np.float64) for k, v in by_path(state.params).items()}
     m = {k: np.zeros_like(v) for k, v in p.items()}

@@ -8,10 +8,13 @@ G query heads per key-value head, H head width, F FFN width, V vocabulary, L lay
 
 import dataclasses
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+LAYER_AXES = ("repeats", "layers")
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,18 @@ class ParamSpec:
 
     @property
     def matrix_start(self) -> int:
-        """Index of the first dimension after any layer axis."""
-        return 1 if self.axes[0] == "layers" else 0
+        """Index of the first dimension after any layer axes."""
+        return sum(axis in LAYER_AXES for axis in self.axes)
 
-    def stacked(self, n_layers: int) -> "ParamSpec":
-        """Returns this row with a leading layer axis."""
-        return dataclasses.replace(self, shape=(n_layers, *self.shape), axes=("layers", *self.axes))
+    def stacked(self, n_layers: int, repeats: int) -> "ParamSpec":
+        """Returns this row with a leading layer axis, in `repeats` parts if there is more than one.
+
+        Layer i is at (i // (n_layers / repeats), i % (n_layers / repeats)): an interleaved pipeline
+        splits the second axis, so that each stage has layers of every part.
+        """
+        sizes: tuple[int, ...] = (n_layers,) if repeats == 1 else (repeats, n_layers // repeats)
+        axes = LAYER_AXES[-len(sizes) :]
+        return dataclasses.replace(self, shape=(*sizes, *self.shape), axes=(*axes, *self.axes))
 
     def initial(self, seed: int, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """Returns one shard of the initial values, float32: the same on any mesh.
@@ -61,10 +70,14 @@ class ParamSpec:
         if self.std is None:
             shape = tuple(len(range(*s.indices(n))) for s, n in zip(index, self.shape, strict=True))
             return np.full(shape, self.fill, np.float32)
-        if self.matrix_start:
-            layers = range(*index[0].indices(self.shape[0]))
-            return np.stack([self._matrix(seed, f"{name}/{i}")[index[1:]] for i in layers])
-        return self._matrix(seed, name)[index]
+        first = self.matrix_start
+        if first == 0:
+            return self._matrix(seed, name)[index]
+        numbers = np.arange(math.prod(self.shape[:first])).reshape(self.shape[:first])[
+            index[:first]
+        ]
+        layers = [self._matrix(seed, f"{name}/{i}")[index[first:]] for i in numbers.flat]
+        return np.stack(layers).reshape(*numbers.shape, *layers[0].shape)
 
     def _matrix(self, seed: int, name: str) -> np.ndarray:
         shape = self.shape[self.matrix_start :]

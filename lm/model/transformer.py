@@ -54,11 +54,11 @@ def block_table(m: ModelConfig) -> Table:
     }
 
 
-def table(m: ModelConfig) -> Table:
+def table(m: ModelConfig, repeats: int = 1) -> Table:
     """Returns the rows of every parameter, nested like the parameters themselves."""
     rows: Table = embedding.table(m)
     rows["blocks"] = {
-        part: {name: row.stacked(m.n_layers) for name, row in group.items()}
+        part: {name: row.stacked(m.n_layers, repeats) for name, row in group.items()}
         for part, group in block_table(m).items()
     }
     if m.norm_position == "pre":
@@ -144,7 +144,11 @@ class Model:
     block: nnx.GraphDef  # of one layer
     final_norm: nnx.GraphDef
 
-    def hidden(
+    def hidden(self, params: Params, tokens_BT: jax.Array, *others, **named) -> jax.Array:
+        """Returns the normalised last hidden state [B, T, D]; takes what `body` takes."""
+        return self.finish(params, self.body(params, tokens_BT, *others, **named))
+
+    def body(
         self,
         params: Params,
         tokens_BT: jax.Array,
@@ -152,7 +156,7 @@ class Model:
         positions_BT: jax.Array | None = None,
         dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the normalised last hidden state [B, T, D] in the compute dtype.
+        """Returns the last layer's output [B, T, D] in the compute dtype.
 
         Packed rows give segments (a document number a token) and positions (restarting at 0).
         Dropout acts on embeddings and residual branches, and only when a key is given.
@@ -164,13 +168,13 @@ class Model:
             keys = jax.random.split(dropout_key, m.n_layers + 1)
         x_BTD = self.embed(params, tokens_BT, positions_BT, None if keys is None else keys[-1])
         layer = self.saving_layer()
+        blocks = self._one_layer_axis(params["blocks"])
         if m.scan_layers:
-            xs = (params["blocks"], None if keys is None else keys[:-1])
-            x_BTD, _ = jax.lax.scan(lambda x, a: (layer(a[0], x, context, a[1]), None), x_BTD, xs)
-        else:
-            for i, block_params in enumerate(_unstack(params["blocks"], m.n_layers)):
-                x_BTD = layer(block_params, x_BTD, context, None if keys is None else keys[i])
-        return self.finish(params, x_BTD)
+            xs = (blocks, None if keys is None else keys[:-1])
+            return jax.lax.scan(lambda x, a: (layer(a[0], x, context, a[1]), None), x_BTD, xs)[0]
+        for i, block_params in enumerate(_unstack(blocks, m.n_layers)):
+            x_BTD = layer(block_params, x_BTD, context, None if keys is None else keys[i])
+        return x_BTD
 
     def context(self, tokens_BT, segments_BT=None, positions_BT=None) -> Context:
         """Returns the rotary tables' rows of a batch's positions, and its document numbers."""
@@ -241,7 +245,7 @@ class Model:
             return block(x_BTD, rope, attend, _dropout(0.0, None))
 
         x_BTD = self.embed(params, tokens_BT, positions_BT)
-        xs = (params["blocks"], cache["key"], cache["value"])
+        xs = (self._one_layer_axis(params["blocks"]), cache["key"], cache["value"])
         x_BTD, (keys, values) = jax.lax.scan(layer, x_BTD, xs)
         return self.finish(params, x_BTD), {"key": keys, "value": values}
 
@@ -260,6 +264,17 @@ class Model:
         head = self.head(params)[: self.config.vocab_size].astype(hidden_BTD.dtype)
         return jnp.einsum("BTD,VD->BTV", hidden_BTD, head, preferred_element_type=jnp.float32)
 
+    @property
+    def layer_dims(self) -> int:
+        """Leading layer dimensions of the blocks' parameters: 2 for an interleaved pipeline."""
+        return jax.tree.leaves(self.table["blocks"], is_leaf=_is_row)[0].matrix_start
+
+    def _one_layer_axis(self, blocks: Params) -> Params:
+        dims = self.layer_dims
+        return (
+            jax.tree.map(lambda w: w.reshape(-1, *w.shape[dims:]), blocks) if dims > 1 else blocks
+        )
+
     def _whole(self, params: Params, name: str) -> jax.Array:
         return whole(params[name], self.table[name], self.compute, self.reduce)
 
@@ -271,12 +286,16 @@ class Model:
         )
 
 
-def build(m: ModelConfig, compute: str, reduce: str = "float32") -> Model:
+def build(m: ModelConfig, compute: str, reduce: str = "float32", repeats: int = 1) -> Model:
     """Returns the model: its parameter table and its pure functions."""
     assert m.vocab_size is not None, "the tokenizer's vocabulary is filled in before the model"
     block, _ = nnx.split(Block(m, block_table(m)))
     final_norm, _ = nnx.split(Norm(m, norm.table(m)))
-    return Model(m, compute, reduce, table(m), block, final_norm)
+    return Model(m, compute, reduce, table(m, repeats), block, final_norm)
+
+
+def _is_row(x) -> bool:
+    return isinstance(x, ParamSpec)
 
 
 def _declare(row: ParamSpec) -> nnx.Param:

@@ -13,7 +13,7 @@ and who reads nothing is told to read it. A value sent at the end of a tick arri
 all work of the tick, so it may take a slot that the tick has just read for the last time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -58,6 +58,14 @@ class Program:
     @property
     def ticks(self) -> int:
         return len(self.what)
+
+    def forward_only(self) -> "Program":
+        """Returns the forward work alone, for an evaluation; no tick may mix it with other work."""
+        rows = (self.what == CODES["forward"]).any(1)
+        assert (self.what[rows] <= CODES["forward"]).all(), "a tick mixes forward and other work"
+        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {name: a[rows] for name, a in arrays.items() if isinstance(a, np.ndarray)}
+        return replace(self, **kept)
 
 
 class Life(NamedTuple):

@@ -133,7 +133,7 @@ def restore_params(workdir: Path) -> tuple[Config, Any, dict[str, Any]]:
     saved = read_json(workdir / "config.json")
     provenance = saved.pop(PROVENANCE, {})
     c = freeze(saved, str(workdir / "config.json"))
-    table = transformer.table(c.model)
+    table = transformer.table(c.model, c.pipeline.repeats)
     abstract = state.abstract(table, build_optimizer(c.optim, table), make_layout(MeshConfig()))
     if "tokenizer" not in provenance:
         raise BadInput(f"{workdir}/config.json does not say which tokenizer: restore or train it")

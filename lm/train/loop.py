@@ -81,8 +81,7 @@ class _Training:
         self.step = int(self.state.step)  # completed and read
         self.earlier_seconds = self.standing.seconds
         self.metrics = files.MetricsFile(workdir / "metrics.jsonl", self.step)
-        size = self.c.eval.batch_size or self.c.train.batch_size
-        self.evaluator = Evaluator(run.model, run.dataset, run.layout, size)
+        self.evaluator = Evaluator(run.model, run.dataset, run.layout, self.c)
         self.progress = Progress(workdir.name, run.horizon.steps, self.step)
         self.tail_from = run.horizon.steps - max(1, math.floor(TAIL * run.horizon.steps))
         self.stop_signal: int | None = None

@@ -47,13 +47,20 @@ def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
     """Returns the run's parts on this process's devices; checks that batches fit the mesh."""
     layout = layout or make_layout(c.mesh)
     t = c.train
+    name, parts = "train.accumulate", t.accumulate
+    if layout.stages > 1:
+        name, parts = "pipeline.microbatches", c.pipeline.microbatches
     for rows in (t.batch_size, *(size for _, size in t.batch_growth)):
-        if rows // t.accumulate % layout.data_size:
+        if rows % (parts * layout.data_size):
             raise BadInput(
-                f"train.batch_size {rows} in {t.accumulate} micro-batches gives "
-                f"{rows // t.accumulate} rows each, which mesh.data {layout.data_size} does not "
-                "divide: change one of them"
+                f"train.batch_size {rows} is not divisible by {name} {parts} times mesh.data "
+                f"{layout.data_size}: change one of them"
             )
-    model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
+    if c.length % layout.model_size:
+        raise BadInput(
+            f"sequences of {c.length} tokens are split over mesh.model {layout.model_size}, which "
+            "does not divide them: change data.length or mesh.model"
+        )
+    model = transformer.build(c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats)
     tx = build_optimizer(c.optim, model.table)
     return Run(c, dataset, layout, model, tx, budget.horizon(c))

@@ -6,95 +6,89 @@ adds the collectives.
 
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from lm.collectives import gather_time, reduced, total, varying
+from lm.collectives import reduced, total, varying
 from lm.config import Config
-from lm.layout import DATA, Layout
-from lm.loss import token_loss_sum
+from lm.layout import DATA, PIPE, Layout
 from lm.model.transformer import Model
+from lm.objective import Batch, loss_sum
 from lm.optim import schedules
+from lm.pipeline import spmd as pipeline
+from lm.pipeline.program import make_program
+from lm.pipeline.schedules import make_schedule
 from lm.train.state import TrainState, param_specs, shardings
 
-Batch = Any  # lm.data Batch: inputs, targets, weights [B, T], segments and positions or None
 
-
-def make_loss_sum(model: Model) -> Callable:
-    """Returns f(params, batch, dropout key or None) -> sum of this device's token losses, nats."""
-
-    vocab = model.config.vocab_size
-    assert vocab is not None
-
-    def loss_sum(params, batch: Batch, key=None) -> jax.Array:
-        hidden = model.hidden(params, batch.inputs, batch.segments, batch.positions, key)
-        hidden = gather_time(hidden)
-        return token_loss_sum(
-            hidden.reshape(-1, hidden.shape[-1]),
-            model.head(params).astype(hidden.dtype),
-            batch.targets.reshape(-1),
-            batch.weights.reshape(-1).astype(jnp.float32),
-            vocab,
-        )
-
-    return loss_sum
-
-
-def make_evaluate(model: Model, layout: Layout) -> Callable:
+def make_evaluate(model: Model, c: Config, layout: Layout) -> Callable:
     """Returns f(params, batch) -> sum of token losses over the whole batch, nats."""
-    loss_sum = make_loss_sum(model)
 
     def evaluate(params, batch: Batch) -> jax.Array:
-        return total(loss_sum(varying(params), batch), DATA)
+        if layout.stages == 1:
+            return total(loss_sum(model, varying(params), batch), DATA)
+        p = c.pipeline
+        name = "gpipe" if p.repeats == 1 else "interleaved"  # forward work alone in its ticks
+        program = make_program(make_schedule(name, layout.stages, p.microbatches, p.repeats))
+        return total(pipeline.loss_only(model, program)(varying(params), batch), DATA, PIPE)
 
     specs = param_specs(model.table, layout)
     return layout.on_devices(evaluate, (specs, layout.batch.spec), layout.replicated.spec)
 
 
-def make_gradients(model: Model, accumulate: int, layout: Layout) -> Callable:
+def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
     """Returns f(params, batch, key) -> (mean loss over valid tokens, gradients, valid tokens).
 
-    With accumulate = k the rows are split into k micro-batches whose loss sums and gradients add up
-    in float32. Each is divided by the valid tokens of the whole step, so a micro-batch or a shard
-    with fewer of them weighs less, and a fully masked one adds zero.
+    Micro-batches, of accumulation or of a pipeline, add up their loss sums and gradients in
+    float32. Each is divided by the valid tokens of the whole step, so a micro-batch or a shard with
+    fewer of them weighs less, and a fully masked one adds zero.
     """
-    loss_sum = make_loss_sum(model)
     specs = param_specs(model.table, layout)
+    local = _pipelined(model, c, layout) if layout.stages > 1 else _accumulated(model, c)
 
-    def gradients(params, batch: Batch, key=None):
-        """Of one device's rows; sums over devices come at the end."""
+    def gradients(params, batch: Batch, key):
+        """Of one device's rows and layers; sums over devices come at the end."""
         n_valid = total(batch.weights.sum(dtype=jnp.float32), DATA)
-        mean = lambda p, b, k: loss_sum(p, b, k) / jnp.maximum(n_valid, 1.0)
-        params = varying(params)
-        if accumulate == 1:
-            loss, grads = jax.value_and_grad(mean)(params, batch, key)
-        else:
-            loss, grads = accumulated(mean, params, batch, key)
+        loss, grads = local(varying(params), batch, 1 / jnp.maximum(n_valid, 1.0), key)
         reduce = lambda g, spec: reduced(g, spec, model.reduce)
-        return total(loss, DATA), jax.tree.map(reduce, grads, specs), n_valid
-
-    def accumulated(mean: Callable, params, batch: Batch, key):
-        def micro(x: jax.Array) -> jax.Array:
-            # Micro-batch i takes rows i, i + k, ... of each device.
-            return x.reshape(x.shape[0] // accumulate, accumulate, *x.shape[1:]).swapaxes(0, 1)
-
-        def add(sums, inputs):
-            i, part = inputs
-            part_key = None if key is None else jax.random.fold_in(key, i)
-            return jax.tree.map(
-                jnp.add, sums, jax.value_and_grad(mean)(params, part, part_key)
-            ), None
-
-        zero = (varying(jnp.float32(0), DATA), jax.tree.map(jnp.zeros_like, params))
-        parts = (jnp.arange(accumulate), jax.tree.map(micro, batch))
-        return jax.lax.scan(add, zero, parts)[0]
+        return total(loss, DATA, PIPE), jax.tree.map(reduce, grads, specs), n_valid
 
     none = layout.replicated.spec
     run = layout.on_devices(gradients, (specs, layout.batch.spec, none), (none, specs, none))
     return lambda params, batch, key=None: run(params, batch, key)
+
+
+def _pipelined(model: Model, c: Config, layout: Layout) -> Callable:
+    p = c.pipeline
+    program = make_program(make_schedule(p.schedule, layout.stages, p.microbatches, p.repeats))
+    compute = pipeline.loss_and_gradients(model, program, p.recompute)
+    return lambda *args: compute(*args)[:2]
+
+
+def _accumulated(model: Model, c: Config) -> Callable:
+    """Returns f(params, batch, scale, key) -> (scaled loss sum, its gradients) of one device."""
+    k = c.train.accumulate
+
+    def micro(x: jax.Array) -> jax.Array:
+        # Micro-batch i takes rows i, i + k, ... of each device.
+        return x.reshape(x.shape[0] // k, k, *x.shape[1:]).swapaxes(0, 1)
+
+    def compute(params, batch: Batch, scale, key):
+        part_of = jax.value_and_grad(lambda p, b, key: loss_sum(model, p, b, key) * scale)
+        if k == 1:
+            return part_of(params, batch, key)
+
+        def add(sums, inputs):
+            i, part = inputs
+            part_key = None if key is None else jax.random.fold_in(key, i)
+            return jax.tree.map(jnp.add, sums, part_of(params, part, part_key)), None
+
+        zero = (varying(jnp.float32(0), DATA), jax.tree.map(jnp.zeros_like, params))
+        return jax.lax.scan(add, zero, (jnp.arange(k), jax.tree.map(micro, batch)))[0]
+
+    return compute
 
 
 def clip_factor(norm: jax.Array, limit: float | None) -> jax.Array:
@@ -114,7 +108,7 @@ def make_step(
     c: Config, model: Model, tx: optax.GradientTransformation, n_steps: int, layout: Layout
 ):
     """Returns f(state, batch) -> (state, {loss, grad_norm, clip, lr, n_valid}), not yet jitted."""
-    gradients = make_gradients(model, c.train.accumulate, layout)
+    gradients = make_gradients(model, c, layout)
     learning_rate = schedules.learning_rate(c.optim, n_steps)
 
     def step(state: TrainState, batch: Batch):

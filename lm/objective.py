@@ -1,0 +1,32 @@
+"""What training minimises: the sum of token losses of a batch, whole or from the last layer on."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lm.collectives import gather_time
+from lm.loss import token_loss_sum
+from lm.model.transformer import Model
+
+Batch = Any  # lm.data Batch: inputs, targets, weights [B, T], segments and positions or None
+
+
+def loss_sum(model: Model, params: Any, batch: Batch, key: jax.Array | None = None) -> jax.Array:
+    """Returns the sum of the token losses of a device's rows, nats; key is for dropout."""
+    x_BTD = model.body(params, batch.inputs, batch.segments, batch.positions, key)
+    return last_loss_sum(model, params, x_BTD, batch)
+
+
+def last_loss_sum(model: Model, params: Any, x_BTD: jax.Array, batch: Batch) -> jax.Array:
+    """Returns the same from the last layer's output: what the last pipeline stage computes."""
+    hidden_BTD = gather_time(model.finish(params, x_BTD))
+    vocab = model.config.vocab_size
+    assert vocab is not None
+    return token_loss_sum(
+        hidden_BTD.reshape(-1, hidden_BTD.shape[-1]),
+        model.head(params).astype(hidden_BTD.dtype),
+        batch.targets.reshape(-1),
+        batch.weights.reshape(-1).astype(jnp.float32),
+        vocab,
+    )
