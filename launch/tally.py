@@ -19,6 +19,8 @@ from launch.hlo import Computation, Instruction, Program
 
 ATTENTION_SCOPE = "attend"  # the jax.named_scope around scores, softmax and weighted values
 
+SLOW_KIND = "_xla_megascale_transfer_type"  # how libtpu marks what goes between slices
+
 COLLECTIVES = (
     "all-gather",
     "all-reduce",
@@ -35,15 +37,17 @@ class Collective:
     """One kind of exchange between devices, as the program states it."""
 
     kind: str
-    groups: Groups | None = field(compare=False, repr=False)
+    groups: Groups | None = field(compare=False, repr=False)  # None: not understood, or slow
     groups_text: str
     tensor_bytes: int  # of one device: the larger of operand and result
     overlapped: bool  # other work runs between its start and its end
+    slow: bool = False  # between slices, over the data-centre network
+    size: int = 0  # how many take part: devices, or slices
 
     @property
     def wire_bytes(self) -> float:
         """Bytes that a device sends in a ring: (n-1)/n of the tensor to gather or scatter it."""
-        part = 1 - 1 / self.groups.size if self.groups else 1.0
+        part = 1 - 1 / self.size if self.size else 1.0
         whole = ("collective-permute", "collective-broadcast")
         share = 2 * part if self.kind == "all-reduce" else 1.0 if self.kind in whole else part
         return self.tensor_bytes * share
@@ -148,6 +152,8 @@ class _Walk:
             total.custom_calls[_call_name(i)] += 1
         if _kind(i):
             self.collective(total, c, i, fused)
+        elif i.opcode == "send" and SLOW_KIND in i.attributes:
+            total.collectives[_between_slices(c, i)] += 1
         if not fused:
             total.hbm_bytes += traffic.hbm_bytes(self.program, c, i)
 
@@ -171,12 +177,14 @@ class _Walk:
         if kind == "all-reduce" and fused and _keeps_a_shard(c, i):
             kind = "reduce-scatter"  # written as an all-reduce of which each device keeps a part
         text = re.search(r"(replica_groups|source_target_pairs)=.*?(?=, \w+=|$)", i.attributes)
+        groups = parse_groups(i.attributes, self.n)
         what = Collective(
             kind,
-            parse_groups(i.attributes, self.n),
+            groups,
             text.group() if text else "",
             max(result, operand),
             starts_spread or _work_between(c, i),
+            size=groups.size if groups else 0,
         )
         total.collectives[what] += 1
 
@@ -184,6 +192,25 @@ class _Walk:
 def _kind(i: Instruction) -> str:
     kind = i.opcode.removesuffix("-start")
     return kind if kind in COLLECTIVES else ""
+
+
+def _between_slices(c: Computation, send: Instruction) -> Collective:
+    """Returns the exchange between slices that a send and its receive stand for."""
+    meeting = send.attribute("_xla_host_transfer_rendezvous")
+    receive = next((i for i in c if i.opcode == "recv" and meeting in i.attributes), send)
+    name = re.search(rf'{SLOW_KIND}="(\w+)"', send.attributes)
+    kind = (name.group(1) if name else "").lower().replace("_", "-")
+    slices = re.search(r'_xla_megascale_target="\{([\d,]+)\}x', send.attributes)
+    done = next((u for u in c.users[receive.name] if u.opcode == "recv-done"), None)
+    return Collective(
+        "collective-permute" if kind == "one-to-one" else kind,
+        None,
+        meeting,
+        max(send.shapes[0].bytes, receive.shapes[0].bytes),
+        done is not None and _works(list(c)[c.order[send.name] + 1 : c.order[done.name]]),
+        slow=True,
+        size=len(slices.group(1).split(",")) if slices else 2,
+    )
 
 
 def _channel(i: Instruction) -> str:
@@ -216,9 +243,12 @@ def _work_between(c: Computation, i: Instruction) -> bool:
     done = _done(c, i)
     if done is None:
         return False
-    between = list(c)[c.order[i.name] + 1 : c.order[done.name]]
+    return _works(list(c)[c.order[i.name] + 1 : c.order[done.name]])
+
+
+def _works(instructions: Sequence[Instruction]) -> bool:
     work = ("fusion", "dot", "convolution", "while", "conditional", "call", "custom-call")
-    return any(j.opcode in work and j.target not in traffic.BOOKKEEPING for j in between)
+    return any(j.opcode in work and j.target not in traffic.BOOKKEEPING for j in instructions)
 
 
 def _beside(inner: Tally) -> Tally:

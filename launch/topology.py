@@ -43,19 +43,19 @@ class Machine:
 
     def is_ring(self, dim: int) -> bool:
         """Whether a physical dimension of a slice closes into a ring."""
-        chip = self.chip
-        if not chip.ring:
-            return False
-        if chip.links == 6:  # cubes of 4 x 4 x 4 are joined by optical switches, all dims or none
-            return len(self.shape) == 3 and all(size % chip.ring == 0 for size in self.shape)
-        return self.shape[dim] % chip.ring == 0
+        return rings(self.chip, self.shape)[dim]
 
 
-def machine(name: str) -> Machine:
-    """Returns the named machine; raises BadInput for a name that is none.
+def rings(chip: chips.Chip, shape: tuple[int, ...]) -> tuple[bool, ...]:
+    """Returns which dimensions of a slice close into rings."""
+    closed = tuple(size % chip.ring == 0 for size in shape)
+    if chip.links == 6:  # cubes are joined by optical switches: all dimensions or none
+        return (len(shape) == 3 and all(closed),) * len(shape)
+    return closed
 
-    Loads libtpu into this process and sets its environment variables where they are not set.
-    """
+
+def read_name(name: str) -> tuple[chips.Chip, tuple[int, ...], int]:
+    """Returns (chip, shape of a slice, number of slices); raises BadInput for what is no name."""
     found = re.fullmatch(r"(?:(\d+)x)?([a-z][a-z0-9_]*):(\d+(?:x\d+)*)", name)
     names = ", ".join(chip.name for chip in chips.CHIPS if chip.ring)
     example = "a chip and a shape in chips is meant, such as v5e:4x4, v5p:4x4x4 or 2xv5e:16x16"
@@ -65,7 +65,15 @@ def machine(name: str) -> Machine:
     if chip is None or not chip.ring:
         raise BadInput(f"--topology={name}: the chip is one of {names}; {example}")
     shape = tuple(int(n) for n in found.group(3).split("x"))
-    slices = int(found.group(1) or 1)
+    return chip, shape, int(found.group(1) or 1)
+
+
+def machine(name: str) -> Machine:
+    """Returns the named machine; raises BadInput where there is none such.
+
+    Loads libtpu into this process and sets its environment variables where they are not set.
+    """
+    chip, shape, slices = read_name(name)
     if importlib.util.find_spec("libtpu") is None:
         raise BadInput(
             f"--topology={name} needs the TPU compiler, which is not installed: "
@@ -76,13 +84,14 @@ def machine(name: str) -> Machine:
     from jax.errors import JaxRuntimeError
     from jax.experimental import topologies
 
-    several: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    options: dict[str, Any] = dict(chip.options)
+    # Unless told, libtpu takes a slice for a grid without rings and replaces gathers by sums.
+    options["wrap"] = (rings(chip, shape) + (False,) * 3)[:3]
+    if slices > 1:
+        options["num_slices"] = slices
     try:
         description = topologies.get_topology_desc(
-            name.split("x", 1)[1] if found.group(1) else name,
-            platform="tpu",
-            **chip.options,
-            **several,
+            f"{chip.name}:{'x'.join(map(str, shape))}", platform="tpu", **options
         )
     except JaxRuntimeError as e:
         said = str(e).splitlines()[0].split(": ", 1)[-1].rstrip(".")

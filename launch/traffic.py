@@ -31,6 +31,8 @@ def hbm_bytes(program: Program, c: Computation, i: Instruction) -> float:
     reads = [c.instructions[name] for name in i.operands]
     if i.opcode == "fusion":
         return _fusion_bytes(program.computations[i.called("calls")[0]], i, reads)
+    if i.opcode in ("send", "recv"):
+        return _in_memory(i.shapes[:1])
     written = _in_memory(i.shapes)
     if i.opcode.endswith("-start"):  # its tuple holds the operand again
         written = _in_memory(i.shapes[:1] if i.opcode == "copy-start" else i.shapes[1:2])

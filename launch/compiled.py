@@ -1,0 +1,92 @@
+"""The very step of training, compiled for a machine that is not here, and what it costs there.
+
+Runs in a process of its own (launch/apart.py): nothing here is called where a run trains.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from launch.report import Compiled, describe
+from launch.tally import BranchCounts
+from launch.topology import Machine, machine
+from lm.config import Config, freeze
+from lm.errors import BadInput, CannotFinish
+from lm.layout import Layout, make_layout
+
+
+def check(c: Config) -> None:
+    """Raises BadInput where the config leaves open what the data would say."""
+    if c.model.vocab_size is None:
+        raise BadInput(
+            "model.vocab_size is none: the data is not read here, so add "
+            "--config.model.vocab_size=N (256 for bytes)"
+        )
+
+
+def lower(c: Config, layout: Layout):
+    """Returns (lowered step, run): what training compiles for its largest batch, on any devices."""
+    import jax
+
+    from lm.data.dataset import Batch
+    from lm.train import state as train_state
+    from lm.train.setup import build
+    from lm.train.step import jit_step
+
+    run = build(c, cast(Any, None), layout)  # the data gives the vocabulary, and that is known
+    rows = max(stage.batch_size for stage in run.horizon.stages)
+    step = jit_step(c, run.model, run.tx, run.horizon.steps, layout)
+    abstract = train_state.abstract(run.model.table, run.tx, layout)
+    of = lambda dtype: jax.ShapeDtypeStruct((rows, c.length), dtype, sharding=layout.batch)
+    batch: Any = map(of, ("int32", "int32", "float32"))
+    with jax.set_mesh(layout.mesh):
+        return step.lower(abstract, Batch(*batch)), run
+
+
+def report(
+    config: dict[str, Any],
+    topology: str,
+    branch_counts: Callable[[Any], BranchCounts | None] | None = None,
+) -> dict[str, Any]:
+    """Returns what compile.json holds. branch_counts(run) says how devices branch, if they do."""
+    c = freeze(config)
+    check(c)
+    m = machine(topology)
+    layout = make_layout(c.mesh, m.devices)
+    lowered, run = lower(c, layout)
+    compiled = compile_lowered(lowered, m)
+    return describe(m, run, compiled, branch_counts(run) if branch_counts else None)
+
+
+def compile_lowered(lowered, m: Machine) -> Compiled:
+    """Returns the compiled program; its failures become sentences with the numbers."""
+    from jax.errors import JaxRuntimeError
+
+    started = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except JaxRuntimeError as e:
+        raise explained(str(e), m) from e
+    seconds = time.monotonic() - started
+    return Compiled(compiled.as_text(), compiled.memory_analysis(), seconds)
+
+
+def explained(said: str, m: Machine) -> Exception:
+    """Returns a compiler's error as one that says what to do."""
+    if said.startswith("RESOURCE_EXHAUSTED"):
+        amounts = re.search(r"\(([\d.]+\w)\)\s+exceeds available \w+ \(([\d.]+\w)\)", said)
+        amounts = amounts or re.search(r"[Uu]sed ([\d.]+\w) of ([\d.]+\w)", said)
+        needed = "more memory than a device has"
+        if amounts:
+            of, have = (f"{n[:-1]} {n[-1]}iB" for n in amounts.groups())
+            needed = f"{of} on each device, which has {have}"
+        return BadInput(
+            f"the step does not fit {m.name}: it needs {needed}: shard over more devices, lower "
+            "train.batch_size or raise train.accumulate, or set model.remat=true"
+        )
+    first = " ".join(said.split())[:300]
+    return CannotFinish(
+        f"the compiler for {m.name} failed, which is no fault of the config ({first}): another "
+        "layout or other versions of jax and libtpu may pass"
+    )
