@@ -21,7 +21,6 @@ from absl import flags
 
 from experiments import cli, config_source
 from launch.apart import apart
-from launch.compiled import check, report
 from launch.report_text import text
 from launch.topology import read_name
 from lm.config import to_dict
@@ -34,13 +33,19 @@ _OUT = flags.DEFINE_string("out", None, "the folder that gets compile.json; made
 
 def main() -> None:
     c = config_source.from_flags().config()
-    check(c)
+    if c.model.vocab_size is None:
+        raise BadInput(
+            "model.vocab_size is none and the data is not read here: add "
+            "--config.model.vocab_size=N (256 for bytes)"
+        )
     if not _TOPOLOGY.value:
         raise BadInput("no machine given: add --topology=v5e:4x4 or another chip and shape")
     read_name(_TOPOLOGY.value)
     out = Path(_OUT.value) if _OUT.value else None
     if out and out.exists() and not out.is_dir():
         raise BadInput(f"--out={out} is a file: name a folder")
+    from launch.compiled import report  # after the flags are checked: a mistake is told at once
+
     what = f"compiling for {_TOPOLOGY.value}"
     say(f"{what} ...")
     found = apart(what, report, to_dict(c), _TOPOLOGY.value)

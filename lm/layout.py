@@ -70,6 +70,11 @@ class Layout:
         return self.mesh.shape["data"]
 
     @property
+    def simulated(self) -> bool:
+        """Whether several devices are one CPU's."""
+        return self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu"
+
+    @property
     def model_size(self) -> int:
         return self.mesh.shape[MODEL]
 

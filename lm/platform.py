@@ -5,22 +5,34 @@ import signal
 from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
+# XLA's CPU scheduler otherwise runs independent collectives in an order that differs between
+# simulated devices, and they wait for each other for ever.
+ORDERED = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
 def prepare(compile_cache: bool = True) -> None:
-    """Keeps JAX from looking for a TPU that is not there, and keeps compiled programs for reuse.
+    """Keeps JAX from looking for a TPU that is not there, keeps the collectives of simulated devices
+    in one order, and keeps compiled programs for reuse.
 
     With libtpu installed and no TPU, JAX would spend seconds and print warnings before falling back
     to the CPU. What the environment already says is left alone.
     """
     if "JAX_PLATFORMS" not in os.environ and not _has_tpu() and not Path("/dev/nvidiactl").exists():
         os.environ["JAX_PLATFORMS"] = "cpu"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _simulates_devices(flags) and ORDERED.split("=")[0] not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {ORDERED}".strip()
     if compile_cache and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(home, "isoflop", "xla")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def _simulates_devices(flags: str) -> bool:
+    several = os.environ.get("JAX_NUM_CPU_DEVICES", "1") != "1" or "JAX_NUM_PROCESSES" in os.environ
+    return several or "xla_force_host_platform_device_count" in flags
 
 
 def _has_tpu() -> bool:

@@ -21,9 +21,11 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax  # noqa: E402
 
+from lm.platform import ORDERED  # noqa: E402
+
 jax.config.update("jax_num_cpu_devices", 8)
 _flags = os.environ.get("XLA_FLAGS")
-os.environ["XLA_FLAGS"] = f"{_flags or ''} --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{_flags or ''} {ORDERED} --xla_backend_optimization_level=0"
 jax.devices()  # reads the flags, once for this process
 if _flags is None:
     del os.environ["XLA_FLAGS"]

@@ -155,9 +155,12 @@ class _Training:
                     self._read(pending)
                 pending = metrics
                 every = (self.c.eval.every, self.c.checkpoint.every)
-                if self.stop_signal or any(self._due(step, n) for n in every):
+                due = any(self._due(step, n) for n in every)
+                # Simulated devices that run two steps at once may wait for each other for ever.
+                if self.stop_signal or due or self.run.layout.simulated:
                     self._read(pending)
                     pending = None
+                if self.stop_signal or due:
                     self._at(step)
 
     def _compile(self) -> dict[int, Any]:
