@@ -56,30 +56,36 @@ def compile_lowered(lowered, m: Machine) -> Compiled:
     """Returns the compiled program; its failures become sentences with the numbers."""
     from jax.errors import JaxRuntimeError
 
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     try:
         compiled = lowered.compile()
     except JaxRuntimeError as e:
         raise explained(str(e), m) from e
-    seconds = time.monotonic() - started
-    return Compiled(compiled.as_text(), compiled.memory_analysis(), seconds)
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    memory = compiled.memory_analysis()
+    if memory.peak_memory_in_bytes > m.chip.hbm_limit:  # compilers for GPUs do not look
+        raise does_not_fit(
+            m, f"{memory.peak_memory_in_bytes / 2**30:.2f}", f"{m.chip.hbm_limit / 2**30:.2f}"
+        )
+    return Compiled(compiled.as_text(), memory, seconds, cpu)
 
 
 def explained(said: str, m: Machine) -> Exception:
     """Returns a compiler's error as one that says what to do."""
     if said.startswith("RESOURCE_EXHAUSTED"):
-        amounts = re.search(r"\(([\d.]+\w)\)\s+exceeds available \w+ \(([\d.]+\w)\)", said)
-        amounts = amounts or re.search(r"[Uu]sed ([\d.]+\w) of ([\d.]+\w)", said)
-        needed = "more memory than a device has"
-        if amounts:
-            of, have = (f"{n[:-1]} {n[-1]}iB" for n in amounts.groups())
-            needed = f"{of} on each device, which has {have}"
-        return BadInput(
-            f"the step does not fit {m.name}: it needs {needed}: shard over more devices, lower "
-            "train.batch_size or raise train.accumulate, or set model.remat=true"
-        )
+        amounts = re.search(r"\(([\d.]+)G\)\s+exceeds available \w+ \(([\d.]+)G\)", said)
+        amounts = amounts or re.search(r"[Uu]sed ([\d.]+)G of ([\d.]+)G", said)
+        return does_not_fit(m, *(amounts.groups() if amounts else ("more", "less")))
     first = " ".join(said.split())[:300]
     return CannotFinish(
         f"the compiler for {m.name} failed, which is no fault of the config ({first}): another "
-        "layout or other versions of jax and libtpu may pass"
+        f"layout or other versions of jax and {m.compiler} may pass"
+    )
+
+
+def does_not_fit(m: Machine, needed: str, available: str) -> BadInput:
+    return BadInput(
+        f"the step does not fit {m.name}: it needs {needed} GiB on each device, which has "
+        f"{available} GiB: shard over more devices, lower train.batch_size or raise "
+        "train.accumulate, or set model.remat=true"
     )

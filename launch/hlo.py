@@ -115,6 +115,7 @@ class Program:
 
     entry: str
     computations: Mapping[str, Computation]
+    n_partitions: int  # how many devices exchange data by numbers in the text: those of one slice
 
     def trip_count(self, computation: Computation, loop: Instruction) -> int | None:
         """Returns how often a while loop's body runs, or None where the text does not tell.
@@ -214,19 +215,36 @@ def parse(text: str) -> Program:
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry = ""
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         if current is None:
             header = _HEADER.match(line) if line.endswith("{") else None
             if header:
                 current = computations.setdefault(header.group(2), Computation(header.group(2)))
                 entry = header.group(2) if header.group(1) else entry
-        elif line.startswith("}"):
+        elif _ends(line):
             current = None
         elif " = " in line:
             instruction, is_root = _instruction(line)
             current.instructions[instruction.name] = instruction
             current.root = instruction.name if is_root else current.root
-    return Program(entry, computations)
+    partitions = re.search(r"\bnum_partitions=(\d+)", text[: text.find("\n")])
+    return Program(entry, computations, int(partitions.group(1)) if partitions else 1)
+
+
+def _ends(line: str) -> bool:
+    return line == "}" or line.startswith("}, execution_thread")
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines of the text; what a kernel says of itself may run over several, and is joined."""
+    held = ""
+    for line in text.splitlines():
+        starts = line.startswith(("  ", "%", "ENTRY", "HloModule")) or not line or _ends(line)
+        if starts and held:
+            yield held
+            held = ""
+        held += line
+    yield held
 
 
 def _instruction(line: str) -> tuple[Instruction, bool]:

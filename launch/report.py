@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from launch.hlo import Program, parse
 from launch.roofline import outlook, predict
-from launch.tally import BranchCounts, Collective, Tally, tally
+from launch.tally import BranchCounts, Tally, tally
 from launch.topology import Machine
 from lm import budget
-from lm.device_order import n_slices, slow_axis
+from lm.device_order import n_slices, slice_of, slow_axis
 
 
 class Compiled(NamedTuple):
@@ -23,7 +23,8 @@ class Compiled(NamedTuple):
 
     text: str  # HLO
     memory: Any  # bytes: memory_analysis() of the compiled program
-    seconds: float  # to compile
+    seconds: float  # to compile, by the clock
+    cpu_seconds: float  # of all threads
 
 
 def describe(
@@ -38,18 +39,20 @@ def describe(
     placed = list(layout.mesh.devices.flat)
     slices = n_slices(placed)
     slow = slow_axis(mesh, slices)
-    # The program is one slice's: its partitions are the places of the mesh inside a slice.
-    inside = {axis: size // (slices if axis == slow else 1) for axis, size in mesh.items()}
-    first = min(getattr(d, "slice_index", 0) for d in placed)
-    of_slice = [d for d in placed if getattr(d, "slice_index", 0) == first]
     program = parse(compiled.text)
-    kinds = tally(program, len(of_slice), branch_counts)
+    inside, numbered = mesh, placed
+    if program.n_partitions < len(placed):
+        # libtpu writes one slice's program: it numbers the places of the mesh inside a slice.
+        inside = {axis: n // (slices if axis == slow else 1) for axis, n in mesh.items()}
+        first = min(slice_of(d) for d in placed)
+        numbered = [d for d in placed if slice_of(d) == first]
+    kinds = tally(program, branch_counts)
     busiest = max(kinds, key=lambda t: t.matmul_flops)
     rows = max(stage.batch_size for stage in run.horizon.stages)
     step_tokens, dtype = rows * c.length, c.precision.compute
     flops = _flops(c, kinds, busiest, len(placed), step_tokens)
     in_kernels = flops["kernels"] / len(placed)
-    predicted = predict(busiest, m, inside, of_slice, dtype, in_kernels)
+    predicted = predict(busiest, m, inside, numbered, dtype, in_kernels)
     meaning = outlook(predicted, m, dtype, step_tokens, flops["model"], run.horizon.n_tokens)
     return {
         "topology": m.name,
@@ -66,7 +69,7 @@ def describe(
         "tokens_per_step": step_tokens,
         "bytes_per_device": _bytes(m, run, compiled.memory),
         "flops": flops,
-        "collectives": _collectives(busiest, inside, slow),
+        "collectives": _collectives(busiest, inside, slow, [slice_of(d) for d in numbered]),
         "hbm_bytes": busiest.hbm_bytes,
         "predicted": {
             "step_seconds": predicted.step,
@@ -80,10 +83,11 @@ def describe(
             "sources": list(m.chip.sources),
         },
         "compile_seconds": compiled.seconds,
+        "compile_cpu_seconds": compiled.cpu_seconds,
         "warnings": _warnings(m, program, flops, predicted.unknown, branch_counts),
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu")},
+            **{name: metadata.version(name) for name in ("jax", "jaxlib", m.compiler)},
         },
     }
 
@@ -150,16 +154,21 @@ def _flops(c, kinds: list[Tally], busiest: Tally, n: int, step_tokens: int) -> d
     }
 
 
-def _collectives(t: Tally, mesh: dict[str, int], slow: str | None) -> list[dict[str, Any]]:
+def _collectives(
+    t: Tally, mesh: dict[str, int], slow: str | None, slices: list[int]
+) -> list[dict[str, Any]]:
     """Exchanges of one device and step; the bytes are of all `count` together."""
     rows: dict[tuple, dict[str, Any]] = {}
     for what, count in t.collectives.items():
-        axis = _axis(what, mesh, slow)
+        axis = "unknown" if what.groups is None else what.groups.axes(mesh)
+        far = what.slow or (what.groups is not None and what.groups.crossing(slices) > 1)
+        if what.slow:
+            axis = slow or "unknown"
         if axis:  # else a group of one
             place = {
                 "kind": what.kind,
                 "axis": axis,
-                "network": "between slices" if what.slow else "inside",
+                "network": "between slices" if far else "inside",
                 "group": what.size,
                 "overlapped": what.overlapped,
             }
@@ -169,9 +178,3 @@ def _collectives(t: Tally, mesh: dict[str, int], slow: str | None) -> list[dict[
             row["tensor_bytes"] += count * what.tensor_bytes
             row["wire_bytes"] += count * what.wire_bytes
     return sorted(rows.values(), key=lambda row: -row["wire_bytes"])
-
-
-def _axis(what: Collective, mesh: dict[str, int], slow: str | None) -> str:
-    if what.slow:
-        return slow or "unknown"
-    return what.groups.axes(mesh) if what.groups else "unknown"

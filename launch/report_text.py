@@ -4,7 +4,7 @@ from typing import Any
 
 
 def text(report: dict[str, Any]) -> str:
-    """Returns the report as lines of text, at most 100 wide."""
+    """Returns the report as lines of text."""
     return "\n".join(
         [
             *_machine(report),

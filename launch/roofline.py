@@ -16,12 +16,13 @@ unit and contention are left out, so the prediction is a lower bound: a plan tha
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.groups import Groups
-from launch.tally import Tally
+from launch.tally import Collective, Tally
 from launch.topology import Machine
+from lm.device_order import slice_of
 
 SLOW = "between slices"  # the network that joins slices
 
@@ -47,8 +48,9 @@ def predict(
 ) -> Prediction:
     """Returns the least time of a step.
 
-    mesh and devices are those of one slice, in the mesh's order. kernel_flops are FLOPs that run in
-    kernels whose products the program's text does not show.
+    mesh and devices are those that the program numbers, in the mesh's order: one slice's where it
+    treats other slices apart, else all. kernel_flops are FLOPs that run in kernels whose products
+    the program's text does not show.
     """
     chip, share = machine.chip, machine.devices_per_chip
     unknown = [f"trips of the loop {name}" for name in tally.unknown_loops]
@@ -62,28 +64,47 @@ def predict(
     beside: dict[str, float] = defaultdict(float)
     exposed = 0.0
     for what, times in tally.collectives.items():
-        axis = SLOW if what.slow else what.groups.axes(mesh) if what.groups else "unknown"
-        if not axis:
-            continue  # a group of one
-        bandwidth = chip.slow_bandwidth if what.slow else _bandwidth(machine, devices, what.groups)
-        if bandwidth is None:
-            unknown.append(f"the bandwidth of {chip.name} between slices")
-            continue
-        spent = times * what.wire_bytes / (bandwidth / share)
-        seconds[axis] = seconds.get(axis, 0.0) + spent
-        if what.overlapped:
-            beside[axis] += spent
-        else:
-            exposed += spent
+        for axis, sent, bandwidth in _sent(what, mesh, devices, machine):
+            if bandwidth is None:
+                unknown.append(f"the bandwidth of {chip.name} between slices")
+                continue
+            spent = times * sent / (bandwidth / share)
+            seconds[axis] = seconds.get(axis, 0.0) + spent
+            if what.overlapped:
+                beside[axis] += spent
+            else:
+                exposed += spent
     longest = max([seconds.get("compute", 0.0), seconds["memory"], *beside.values()])
     bound = max(seconds, key=lambda name: seconds[name])
     return Prediction(longest + exposed, bound, seconds, exposed, tuple(dict.fromkeys(unknown)))
 
 
-def _bandwidth(machine: Machine, devices: Sequence[Any], groups: Groups | None) -> float:
+def _sent(what: Collective, mesh: Mapping[str, int], devices: Sequence[Any], machine: Machine):
+    """Yields (network, bytes a device sends, bytes/s of a chip) of one exchange."""
+    chip = machine.chip
+    if what.slow:
+        yield SLOW, what.wire_bytes, chip.slow_bandwidth
+        return
+    if what.groups is None:
+        yield "unknown", what.wire_bytes, chip.link_bandwidth
+        return
+    axis = what.groups.axes(mesh)
+    slices = what.groups.crossing([slice_of(d) for d in devices])
+    if axis and slices > 1:
+        # Each device talks to its likes in the other slices about its part, then inside.
+        inside = what.size // slices if not what.groups.pairs else 1
+        part = replace(what, size=slices, tensor_bytes=what.tensor_bytes // inside)
+        yield SLOW, part.wire_bytes, chip.slow_bandwidth
+        if inside > 1:
+            yield axis, replace(what, size=inside).wire_bytes, chip.link_bandwidth
+    elif axis:  # else a group of one
+        yield axis, what.wire_bytes, _bandwidth(machine, devices, what.groups)
+
+
+def _bandwidth(machine: Machine, devices: Sequence[Any], groups: Groups) -> float:
     """Returns bytes/s that a chip can send to the others of its group."""
     link = machine.chip.link_bandwidth
-    if groups is None or groups.pairs or not machine.chip.ring:
+    if groups.pairs or not machine.chip.ring:
         return link
     members = [devices[i].coords for i in groups.members[0].tolist()]
     lanes = 0

@@ -80,9 +80,7 @@ class Tally:
 BranchCounts = Mapping[int, Sequence[Sequence[float]]]
 
 
-def tally(
-    program: Program, n_partitions: int, branch_counts: BranchCounts | None = None
-) -> list[Tally]:
+def tally(program: Program, branch_counts: BranchCounts | None = None) -> list[Tally]:
     """Returns what each kind of device does in one run of the program.
 
     branch_counts maps a number of branches to one vector for each kind of device: how often, of
@@ -95,19 +93,19 @@ def tally(
     if len(kinds) > 1:
         raise ValueError(f"branch counts for different numbers of kinds of devices: {kinds}")
     return [
-        _Walk(program, n_partitions, {n: vectors[kind] for n, vectors in counts.items()}).entry()
+        _Walk(program, {n: vectors[kind] for n, vectors in counts.items()}).entry()
         for kind in range(kinds.pop())
     ]
 
 
 def flops(program: Program, branch_counts: BranchCounts | None = None) -> list[float]:
     """Returns the FLOPs of dots and convolutions that each kind of device executes."""
-    return [t.matmul_flops for t in tally(program, 1, branch_counts)]
+    return [t.matmul_flops for t in tally(program, branch_counts)]
 
 
 class _Walk:
-    def __init__(self, program: Program, n: int, branches: Mapping[int, Sequence[float]]):
-        self.program, self.n, self.branches = program, n, branches
+    def __init__(self, program: Program, branches: Mapping[int, Sequence[float]]):
+        self.program, self.branches = program, branches
         self.done: dict[tuple[str, bool], Tally] = {}
         # A collective that is spread over fused products shows up in each of them; one starts it.
         self.spread = {
@@ -177,7 +175,7 @@ class _Walk:
         if kind == "all-reduce" and fused and _keeps_a_shard(c, i):
             kind = "reduce-scatter"  # written as an all-reduce of which each device keeps a part
         text = re.search(r"(replica_groups|source_target_pairs)=.*?(?=, \w+=|$)", i.attributes)
-        groups = parse_groups(i.attributes, self.n)
+        groups = parse_groups(i.attributes, self.program.n_partitions)
         what = Collective(
             kind,
             groups,

@@ -1,15 +1,17 @@
-"""Machines that are not here: the devices of a named TPU slice, or several, for the compiler only.
+"""Machines that are not here: devices that can only be compiled for, by the machine's name.
 
 A name is a chip and a shape, `v5e:4x4` or `v5p:4x4x4`; `2xv5e:4x4` is two such slices joined by the
-data-centre network. libtpu brings the compiler and needs no TPU.
+data-centre network. GPUs are a chip and their number in one box: `h100:8`, `4xh100:8`. libtpu or
+JAX's CUDA plugin brings the compiler; neither needs the hardware.
 """
 
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from launch.gpu_target import target_config
 from lm import chips
 from lm.errors import BadInput
 
@@ -31,6 +33,11 @@ class Machine:
     shape: tuple[int, ...]  # of one slice, in chips
     n_slices: int
     devices: list[Any]
+
+    @property
+    def compiler(self) -> str:
+        """The Python distribution that brings the compiler."""
+        return "libtpu" if self.chip.ring else "jax-cuda13-plugin"
 
     @property
     def devices_per_chip(self) -> int:
@@ -56,28 +63,32 @@ def rings(chip: chips.Chip, shape: tuple[int, ...]) -> tuple[bool, ...]:
 
 def read_name(name: str) -> tuple[chips.Chip, tuple[int, ...], int]:
     """Returns (chip, shape of a slice, number of slices); raises BadInput for what is no name."""
-    found = re.fullmatch(r"(?:(\d+)x)?([a-z][a-z0-9_]*):(\d+(?:x\d+)*)", name)
-    names = ", ".join(chip.name for chip in chips.CHIPS if chip.ring)
-    example = "a chip and a shape in chips is meant, such as v5e:4x4, v5p:4x4x4 or 2xv5e:16x16"
+    found = re.fullmatch(r"(?:([1-9]\d*)x)?([a-z][a-z0-9_]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
+    example = "a chip and a shape are meant, such as v5e:4x4, v5p:4x4x4, 2xv5e:16x16 or h100:8"
     if not found:
         raise BadInput(f"--topology={name} names no machine: {example}")
     chip = chips.named(found.group(2))
-    if chip is None or not chip.ring:
+    if chip is None:
+        names = ", ".join(c.name for c in chips.CHIPS)
         raise BadInput(f"--topology={name}: the chip is one of {names}; {example}")
     shape = tuple(int(n) for n in found.group(3).split("x"))
+    if not chip.ring and len(shape) > 1:
+        raise BadInput(f"--topology={name}: GPUs have no grid, give their number: {chip.name}:8")
     return chip, shape, int(found.group(1) or 1)
 
 
 def machine(name: str) -> Machine:
-    """Returns the named machine; raises BadInput where there is none such.
+    """Returns the named machine; raises BadInput where there is none such or no compiler for it.
 
-    Loads libtpu into this process and sets its environment variables where they are not set.
+    Loads the compiler into this process and sets its environment variables where they are not set.
     """
     chip, shape, slices = read_name(name)
-    if importlib.util.find_spec("libtpu") is None:
+    found = Machine(name, chip, shape, slices, [])
+    if importlib.util.find_spec(found.compiler.replace("-", "_")) is None:
         raise BadInput(
-            f"--topology={name} needs the TPU compiler, which is not installed: "
-            "pip install libtpu (Linux on x86-64; no TPU is needed)"
+            f"--topology={name} needs a compiler that is not installed: pip install "
+            f"'isoflop[{'tpu' if chip.ring else 'cuda'}]' (Linux on x86-64; no accelerator is "
+            "needed)"
         )
     for key, value in OFFLINE.items():
         os.environ.setdefault(key, value)
@@ -85,15 +96,18 @@ def machine(name: str) -> Machine:
     from jax.experimental import topologies
 
     options: dict[str, Any] = dict(chip.options)
-    # Unless told, libtpu takes a slice for a grid without rings and replaces gathers by sums.
-    options["wrap"] = (rings(chip, shape) + (False,) * 3)[:3]
-    if slices > 1:
-        options["num_slices"] = slices
+    if not chip.ring:
+        options |= {"target_config": target_config(chip), "topology": f"{slices}x1x{shape[0]}"}
+    else:
+        # Unless told, libtpu takes a slice for a grid without rings and replaces gathers by sums.
+        options["wrap"] = (rings(chip, shape) + (False,) * 3)[:3]
+        options |= {"num_slices": slices} if slices > 1 else {}
+    inside = f"{chip.name}:{'x'.join(map(str, shape))}"
     try:
         description = topologies.get_topology_desc(
-            f"{chip.name}:{'x'.join(map(str, shape))}", platform="tpu", **options
+            inside, platform="tpu" if chip.ring else "cuda", **options
         )
     except JaxRuntimeError as e:
         said = str(e).splitlines()[0].split(": ", 1)[-1].rstrip(".")
-        raise BadInput(f"--topology={name} is refused by the TPU compiler: {said}") from e
-    return Machine(name, chip, shape, slices, list(description.devices))
+        raise BadInput(f"--topology={name} is refused by {found.compiler}: {said}") from e
+    return replace(found, devices=list(description.devices))

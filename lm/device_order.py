@@ -6,6 +6,7 @@ the slices: `pipe` where its size allows, since a pipeline sends least, otherwis
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,17 @@ from lm.errors import BadInput
 BY_TRAFFIC = ("pipe", "data", "model")  # the least first
 
 
-def n_slices(devices: Sequence) -> int:
+def slice_of(device: Any) -> int:
+    """Returns the number of a device's slice: a TPU's torus, or the GPUs behind one switch."""
+    if getattr(device, "slice_index", None):
+        return device.slice_index
+    coords = list(getattr(device, "coords", None) or [])
+    return coords[0] if device.platform == "gpu" and len(coords) == 3 else 0
+
+
+def n_slices(devices: Sequence[Any]) -> int:
     """Returns how many slices the devices belong to; 1 where there is no such thing."""
-    return len({getattr(d, "slice_index", 0) or 0 for d in devices})
+    return len({slice_of(d) for d in devices})
 
 
 def slow_axis(sizes: Mapping[str, int], slices: int) -> str | None:
@@ -35,11 +44,11 @@ def slow_axis(sizes: Mapping[str, int], slices: int) -> str | None:
     )
 
 
-def arrange(devices: Sequence, sizes: Mapping[str, int]) -> np.ndarray:
+def arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
     """Returns the devices as an array of the mesh's shape, axes in the order of `sizes`."""
-    if devices[0].platform != "tpu" or len(devices) == 1:  # slices, hosts: the order of their ids
-        ordered = sorted(devices, key=lambda d: (getattr(d, "slice_index", 0) or 0, d.id))
-        return _outermost(np.array(ordered), sizes, slow_axis(sizes, n_slices(devices)))
+    ordered = np.array(sorted(devices, key=lambda d: (slice_of(d), d.id)))
+    if devices[0].platform != "tpu" or len(devices) == 1:
+        return _outermost(ordered, sizes, slow_axis(sizes, n_slices(devices)))
     from jax.experimental import mesh_utils
 
     slices = n_slices(devices)
@@ -54,8 +63,7 @@ def arrange(devices: Sequence, sizes: Mapping[str, int]) -> np.ndarray:
                 inside, across, devices, allow_split_physical_axes=True
             )
     except (ValueError, NotImplementedError):  # no way to lay rings: any order is as good
-        ordered = sorted(devices, key=lambda d: (getattr(d, "slice_index", 0) or 0, d.id))
-        return _outermost(np.array(ordered), sizes, slow)
+        return _outermost(ordered, sizes, slow)
     return array.transpose([BY_TRAFFIC.index(axis) for axis in sizes])
 
 

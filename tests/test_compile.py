@@ -13,6 +13,7 @@ import pytest
 from experiments.configs import tiny
 from launch import compiled, topology
 from launch.apart import apart
+from launch.gpu_target import target_config
 from launch.report_text import size, text
 from launch.roofline import SLOW, predict
 from launch.tally import Collective, Tally, parse_groups
@@ -166,7 +167,8 @@ def test_training_and_compile_lower_to_the_same_text(tmp_path, monkeypatch):
     [
         ("banana", "names no machine"),
         ("v9:2x2", "the chip is one of"),
-        ("h100:8", "the chip is one of"),
+        ("h100:2x4", "no grid"),
+        ("v5e:0x4", "names no machine"),
         pytest.param("v5e:3x5", "not divisible", marks=needs_libtpu),
         pytest.param("v5p:4x4x4x4", "Invalid topology", marks=needs_libtpu),
     ],
@@ -182,7 +184,7 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "libtpu" else find(name)
     )
-    with pytest.raises(BadInput, match="pip install libtpu"):
+    with pytest.raises(BadInput, match="isoflop.tpu."):
         topology.machine("v5e:2x2")
 
 
@@ -220,20 +222,17 @@ def test_compiler_errors_become_sentences():
     assert "\n" not in str(bug)
 
 
-def abort():
-    os.write(2, b"noise\nF0000 00:00:00 chunk.cc:1] Check failed: a == b\n")
-    os.abort()
-
-
-def refuse():
-    raise BadInput("one sentence")
+ABORT = """import os
+os.write(2, b"noise\\nF0000 00:00:00 chunk.cc:1] Check failed: a == b\\n")
+os.abort()"""
+REFUSE = "from lm.errors import BadInput; raise BadInput('one sentence')"
 
 
 def test_a_process_that_aborts_is_one_sentence_and_errors_come_back():
     with pytest.raises(CannotFinish, match="compiling: .*Check failed: a == b"):
-        apart("compiling", abort)
+        apart("compiling", exec, ABORT)
     with pytest.raises(BadInput, match="one sentence"):
-        apart("compiling", refuse)
+        apart("compiling", exec, REFUSE)
     assert apart("compiling", max, 2, 3) == 3
 
 
@@ -245,8 +244,12 @@ def machine_of(name, n):
     chip, shape, slices = topology.read_name(name)
 
     class Device:
+        platform = "tpu" if chip.ring else "gpu"
+
         def __init__(self, i):
-            self.coords = (i % shape[0], i // shape[0] % shape[1], i // (shape[0] * shape[1]))
+            across = shape + (1, 1)
+            tpu = (i % across[0], i // across[0] % across[1], i // (across[0] * across[1]))
+            self.coords = tpu if chip.ring else (i // shape[0], 0, i % shape[0])
 
     return topology.Machine(name, chip, shape, slices, [Device(i) for i in range(n)])
 
@@ -296,6 +299,42 @@ def test_the_network_between_slices_is_named_and_a_missing_number_is_said():
     assert SLOW not in p.seconds and "between slices" in p.unknown[0]
     p = predict(Tally(1e12), v4, mesh, v4.devices[:4], "float16")
     assert "compute" not in p.seconds and "float16" in p.unknown[0]
+
+
+def test_an_exchange_over_boxes_of_gpus_goes_over_both_networks():
+    m, mesh = machine_of("2xh100:8", 16), {"data": 16, "model": 1, "pipe": 1}
+    t = Tally(matmul_flops=1e12)
+    t.collectives[exchange("all-gather", "replica_groups=[1,16]<=[16], x=1", 16, 16e9, False)] = 1
+    p = predict(t, m, mesh, m.devices, "bfloat16")
+    # A device gets its eighth of the other box's half, then shares with the seven beside it.
+    assert p.seconds[SLOW] == pytest.approx(2e9 / 2 / m.chip.slow_bandwidth)
+    assert p.seconds["data"] == pytest.approx(16e9 * 7 / 8 / m.chip.link_bandwidth)
+    t = Tally(matmul_flops=1e12)
+    pairs = "source_target_pairs={{0,8},{8,0}}"
+    t.collectives[exchange("collective-permute", pairs, 16, 1e9, False)] = 1
+    p = predict(t, m, mesh, m.devices, "bfloat16")
+    assert p.seconds[SLOW] == pytest.approx(1e9 / m.chip.slow_bandwidth) and "data" not in p.seconds
+
+
+def test_every_gpu_has_a_target():
+    for chip in chips.CHIPS:
+        if not chip.ring:
+            target = target_config(chip)
+            assert f"device_memory_size: {int(chip.hbm_limit)}" in target
+            assert f'"{chip.kinds[0]}"' in target
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="no compiler for GPUs"
+)
+def test_gpus_compile_where_their_compiler_is_installed(tmp_path):
+    config = ("--config=experiments/configs/tiny.py", "--config.model.vocab_size=256")
+    done = run(*config, "--topology=2xh100:4", f"--out={tmp_path}", "--config.mesh.data=8")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "compile.json").read_text())
+    assert found["n_slices"] == 2 and found["slow_axis"] == "data"
+    assert {row["network"] for row in found["collectives"]} == {"between slices"}
+    assert found["flops"]["ratio"] == pytest.approx(1.0584, rel=1e-3)
 
 
 def test_sizes_are_written_as_people_write_them():
