@@ -9,30 +9,42 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
-from lm import platform
+from lm import group, platform
 from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stopped
 
-EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, flags.Error: 2, Diverged: 3, Stopped: 75}
+EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, Diverged: 3, Stopped: 75}
 
 # Values given as --config.group.field, in the order in which they win: flag files, command line.
 config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
 
 
-def run(main: Callable[[], int | None]) -> None:
-    """Parses sys.argv, calls main and exits with its code; never returns."""
+def run(main: Callable[[], int | None], joins: bool = False) -> None:
+    """Parses sys.argv, calls main and exits with its code; never returns.
+
+    joins: the command can be one of several processes that do it together (lm/group.py).
+    """
     doc = sys.modules[main.__module__].__doc__ or ""
     try:
         if {"--help", "-h", "-help", "--helpshort", "--helpfull", "-?"} & set(sys.argv[1:]):
             print(_help(doc))
             sys.exit(0)
-        _parse(sys.argv)
         platform.prepare()
+        if joins:
+            group.join()
+        elif group.announced():
+            raise BadInput("this command is not made for several processes: start it alone")
+        group.together(lambda: _parse(sys.argv))
         logging.use_absl_handler()
         logging.set_verbosity(logging.FATAL)  # libraries; our own lines are printed plainly
         sys.exit(main() or 0)
     except tuple(EXIT_CODES) as e:
-        print(f"{_program()}: {e}", file=sys.stderr)
-        sys.exit(next(code for kind, code in EXIT_CODES.items() if isinstance(e, kind)))
+        alike = isinstance(e, Diverged | Stopped)  # on every process: the first one tells it
+        if str(e) and (group.first() or not alike):
+            print(f"{_program()}: {e}", file=sys.stderr)
+        code = next(code for kind, code in EXIT_CODES.items() if isinstance(e, kind))
+        if group.size() > 1 and not isinstance(e, BadInput | Diverged | Stopped):
+            group.end_alone(code)
+        sys.exit(code)
     except KeyboardInterrupt:
         print(f"{_program()}: interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
@@ -46,6 +58,14 @@ def _program() -> str:
 
 
 def _parse(argv: list[str]) -> None:
+    """Fills absl's flags and config_overrides; raises BadInput for what is no flag."""
+    try:
+        _parse_flags(argv)
+    except flags.Error as e:
+        raise BadInput(str(e)) from e
+
+
+def _parse_flags(argv: list[str]) -> None:
     flag_files, rest = _take_flag_files(argv[1:])
     from_files = flags.FLAGS.read_flags_from_files(flag_files, force_gnu=True)
     file_args, file_overrides = _take_overrides(from_files)

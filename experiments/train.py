@@ -16,22 +16,30 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli, config_source
+from lm import group
+from lm.config import Config
 from lm.errors import BadInput
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
 
 
 def main() -> None:
-    c = config_source.from_flags().config()
-    if not _WORKDIR.value:
-        raise BadInput("no work folder given: add --workdir=runs/NAME")
+    c = group.together(_config)
     from lm.train.loop import train  # after the config is checked: a mistake is told at once
 
-    print(json.dumps(train(c, Path(_WORKDIR.value))))
+    result = train(c, Path(_WORKDIR.value or ""))
+    if group.first():
+        print(json.dumps(result))
+
+
+def _config() -> Config:
+    if not _WORKDIR.value:
+        raise BadInput("no work folder given: add --workdir=runs/NAME")
+    return config_source.from_flags().config()
 
 
 def run() -> None:
-    cli.run(main)
+    cli.run(main, joins=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lm import group
 from lm.config import Config, MeshConfig, freeze
 from lm.errors import BadInput, CannotSave
 from lm.layout import make_layout
@@ -28,9 +29,13 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int, read_only: bool = False):
         import orbax.checkpoint as ocp
 
+        class Manager(ocp.CheckpointManager):
+            def reached_preemption(self, step: int) -> bool:
+                return False  # asking JAX would spoil the count of lm/train/stop.py
+
         self._ocp, self.folder, self._read_only = ocp, folder.absolute(), read_only
         try:
-            self._manager = ocp.CheckpointManager(
+            self._manager = Manager(
                 self.folder,
                 options=ocp.CheckpointManagerOptions(
                     max_to_keep=keep,
@@ -68,7 +73,7 @@ class Checkpoints:
             ) as e:  # tensorstore raises ValueError for a full disk, the rest OSError
                 failure = e
                 time.sleep(THREADS_END)
-        for left in self.folder.glob("*orbax-checkpoint-tmp*"):
+        for left in self.folder.glob("*orbax-checkpoint-tmp*") if group.first() else ():
             shutil.rmtree(left, ignore_errors=True)
         good = [s for s in self._manager.all_steps() if s != step]
         raise CannotSave(
@@ -81,23 +86,27 @@ class Checkpoints:
         ever saved. Says so when it falls back, and raises BadInput when nothing can be read."""
         args = self._ocp.args
         steps = sorted(self._manager.all_steps(), reverse=True)
-        reasons = []
+        reasons, reader = [], self._reader()
         for step in steps:
+            found, reason = None, "another process cannot read it"
             try:
-                found = self._manager.restore(
+                found = reader.restore(
                     step,
                     args=args.Composite(
                         state=args.StandardRestore(abstract), progress=args.JsonRestore()
                     ),
                 )
             except Exception as e:  # whatever a damaged file makes the reader raise
-                reasons.append(f"step {step}: {_first_line(e)}")
-                warn(f"a checkpoint cannot be read and is left out: {reasons[-1]}")
+                reason = _first_line(e)
+                warn(f"a checkpoint cannot be read and is left out: step {step}: {reason}")
+            if not group.everywhere(found is not None) or found is None:
+                reasons.append(f"step {step}: {reason}")
                 continue
             if reasons and not self._read_only:
                 # Later steps will be written again, and may not find the damaged ones in the way.
                 for bad in steps[: len(reasons)]:
                     self._manager.delete(bad)
+            reader.close()
             return found["state"], found["progress"]
         if reasons:
             raise BadInput(
@@ -105,6 +114,20 @@ class Checkpoints:
                 "folder from a copy, or remove it to start from the beginning"
             )
         return None
+
+    def _reader(self) -> Any:
+        """Returns a manager that reads this process's part of a step and waits for no other: each
+        may find another file damaged."""
+        me = group.index()
+        options = self._ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader{me}"
+        )
+        return self._ocp.CheckpointManager(
+            self.folder,
+            options=self._ocp.CheckpointManagerOptions(
+                read_only=True, multiprocessing_options=options
+            ),
+        )
 
     def close(self) -> None:
         self._manager.close()

@@ -6,7 +6,6 @@ has to survive a restart is in the train state or in `Standing`, and both are in
 
 import dataclasses
 import math
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 
 import jax
 
-from lm import budget
+from lm import budget, group
 from lm.chips import peak_flops
 from lm.config import Config
 from lm.data.build import Batch
 from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
-from lm.platform import STOP_SIGNALS
 from lm.process import peak_memory_bytes
 from lm.progress import Progress, clock, say
 from lm.train import state as train_state
@@ -28,6 +26,7 @@ from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.setup import Run, build, load_data
 from lm.train.step import jit_step
+from lm.train.stop import StopSignals
 
 TAIL = 0.05  # train_loss is the mean over this last share of the steps
 STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
@@ -52,21 +51,30 @@ def train(c: Config, workdir: Path) -> dict[str, Any]:
     """Trains to the end of the budget, or goes on where the folder stands; returns result.json.
 
     Raises BadInput, CannotSave, Diverged or Stopped with a sentence; in each case what is in the
-    folder is whole and running again goes on from it.
+    folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
+    this; the first one writes the files.
     """
-    c, dataset = load_data(c)
-    run = build(c, dataset)
-    facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
-    files.claim(workdir, c, facts)
+    run = group.together(lambda: _claimed(c, workdir))
     result_path = workdir / "result.json"
-    if result_path.exists():
-        result = files.read_json(result_path)
+    # Read by all before any can write it: nobody goes on alone.
+    result = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
+    if result is not None:
         if result["status"] == "finished":
             say(f"{workdir} is finished: eval_loss {result['eval_loss']:.4f}; nothing to do")
             return result
         if result["status"] == "diverged":
             raise Diverged(f"{workdir} diverged at step {result['steps']}; change the config")
     return _Training(run, workdir).result()
+
+
+def _claimed(c: Config, workdir: Path) -> Run:
+    """Returns the run's parts; its folder is this config's from here on."""
+    c, dataset = load_data(c)
+    run = build(c, dataset)
+    if group.first():
+        facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
+        files.claim(workdir, c, facts)
+    return run
 
 
 class _Training:
@@ -80,11 +88,13 @@ class _Training:
         self.state, self.standing = self._first_or_restored()
         self.step = int(self.state.step)  # completed and read
         self.earlier_seconds = self.standing.seconds
-        self.metrics = files.MetricsFile(workdir / "metrics.jsonl", self.step)
+        self.metrics = (
+            files.MetricsFile(workdir / "metrics.jsonl", self.step) if group.first() else None
+        )
         self.evaluator = Evaluator(run.model, run.dataset, run.layout, self.c)
         self.progress = Progress(workdir.name, run.horizon.steps, self.step)
         self.tail_from = run.horizon.steps - max(1, math.floor(TAIL * run.horizon.steps))
-        self.stop_signal: int | None = None
+        self.stop = StopSignals()
         kind, count = jax.devices()[0].device_kind, run.layout.mesh.size
         peak = peak_flops(kind, self.c.precision.compute)
         self.peak = peak * count if peak else None
@@ -94,7 +104,7 @@ class _Training:
         run = self.run
         with jax.set_mesh(run.layout.mesh):
             abstract = train_state.abstract(run.model.table, run.tx, run.layout)
-            found = self.checkpoints.restore(abstract)
+            found = group.together(lambda: self.checkpoints.restore(abstract))
             if found is not None:
                 return found[0], Standing(**found[1])
             args = (run.model.table, run.tx, run.layout, self.c.seed)
@@ -115,9 +125,8 @@ class _Training:
 
     def result(self) -> dict[str, Any]:
         """Runs to the end and returns what is in result.json."""
-        before = {s: signal.signal(s, self._on_signal) for s in STOP_SIGNALS}
         try:
-            with jax.set_mesh(self.run.layout.mesh):
+            with self.stop, jax.set_mesh(self.run.layout.mesh):
                 self._steps()
                 return self._write_result("finished")
         except Diverged:
@@ -128,14 +137,10 @@ class _Training:
                 raise
             raise CannotSave(f"cannot write in {self.workdir}: {e.strerror or e}") from e
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self.progress.close()
-            self.metrics.close()
+            if self.metrics:
+                self.metrics.close()
             self.checkpoints.close()
-
-    def _on_signal(self, number: int, _frame) -> None:
-        self.stop_signal = number
 
     def _steps(self) -> None:
         h = self.run.horizon
@@ -156,12 +161,13 @@ class _Training:
                 pending = metrics
                 every = (self.c.eval.every, self.c.checkpoint.every)
                 due = any(self._due(step, n) for n in every)
+                stop = self.stop.asked()
                 # Simulated devices that run two steps at once may wait for each other for ever.
-                if self.stop_signal or due or self.run.layout.simulated:
+                if stop or due or self.run.layout.simulated:
                     self._read(pending)
                     pending = None
-                if self.stop_signal or due:
-                    self._at(step)
+                if stop or due:
+                    self._at(step, stop)
 
     def _compile(self) -> dict[int, Any]:
         """Returns the step compiled for every batch size of the run: nothing compiles later."""
@@ -214,7 +220,7 @@ class _Training:
         rate = self.row_tokens / max(now - self.row_started, 1e-9)
         self.row_started, self.row_tokens = now, 0
         loss = values["loss"]
-        self.metrics.write(
+        self._write_row(
             {
                 "step": self.step,
                 "n_tokens": self.standing.n_tokens,
@@ -229,6 +235,10 @@ class _Training:
         )
         self.progress.update(self.step, f"loss {loss:.4f}, {rate:,.0f} tokens/s")
 
+    def _write_row(self, row: dict[str, Any]) -> None:
+        if self.metrics:
+            self.metrics.write(row)
+
     def _mfu(self, tokens_per_second: float) -> float | None:
         flops = budget.flops_per_token(self.c.model, self.c.length)
         return tokens_per_second * flops / self.peak if self.peak else None
@@ -239,29 +249,29 @@ class _Training:
     def _due(self, step: int, every: int | None) -> bool:
         return step == self.run.horizon.steps or (every is not None and step % every == 0)
 
-    def _at(self, step: int) -> None:
+    def _at(self, step: int, stop: str | None) -> None:
         """What is due after a step that was read: the evaluation, then the save that holds it."""
         paused = time.monotonic()
         if self._due(step, self.c.eval.every):
             self._evaluate(step)
-        if self._due(step, self.c.checkpoint.every) or self.stop_signal:
+        if self._due(step, self.c.checkpoint.every) or stop:
             self._save()
-        if self.stop_signal and step < self.run.horizon.steps:
+        if stop and step < self.run.horizon.steps:
             self._write_result("stopped")
-            name = signal.Signals(self.stop_signal).name
-            raise Stopped(f"{name}: step {step} is saved in {self.workdir}; run again to go on")
+            raise Stopped(f"{stop}: step {step} is saved in {self.workdir}; run again to go on")
         self.row_started += time.monotonic() - paused
 
     def _evaluate(self, step: int) -> None:
         loss, bits_per_byte = self.evaluator(self.state.params)
         if not math.isfinite(loss):
             raise Diverged(f"eval_loss is {loss} after step {step}: lower optim.learning_rate")
-        self.metrics.write({"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte})
+        self._write_row({"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte})
         s = self.standing
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
 
     def _save(self) -> None:
-        self.metrics.sync()
+        if self.metrics:
+            self.metrics.sync()
         standing = dataclasses.replace(self.standing, seconds=self._seconds())
         self.checkpoints.save(self.state, dataclasses.asdict(standing))
 
@@ -289,7 +299,8 @@ class _Training:
             "peak_memory_bytes": peak_memory_bytes(),
             "status": status,
         }
-        files.write_json(self.workdir / "result.json", result)
+        if group.first():
+            files.write_json(self.workdir / "result.json", result)
         return result
 
 

@@ -111,7 +111,11 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": versions,
         "git": git_state(),
-        "devices": {"kind": devices[0].device_kind, "count": len(devices)},
+        "devices": {
+            "kind": devices[0].device_kind,
+            "count": len(devices),
+            "processes": jax.process_count(),
+        },
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "machine": platform.machine(),
     }

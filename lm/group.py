@@ -1,0 +1,141 @@
+"""The processes that train together: joining them, who writes and speaks, what all must agree on.
+
+A process learns its place here and nowhere else: from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
+and JAX_PROCESS_ID, and what these leave out from the cluster that JAX recognises (a Slurm step of
+several tasks). Without any of them it is alone, and everything here is free. Process 0 writes the
+files and tells the user; checkpoints are written by all. Imports nothing heavy until it joins.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from lm import progress
+from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stopped
+
+JOIN_SECONDS = 300  # hosts of one job start minutes apart
+LEAVE_SECONDS = 60  # at the end, processes wait so long for each other
+KINDS = (BadInput, CannotSave, CannotFinish, Diverged, Stopped)  # errors that cross processes
+
+T = TypeVar("T")
+_index, _size = 0, 1
+
+
+def index() -> int:
+    """Returns this process's number, from 0."""
+    return _index
+
+
+def size() -> int:
+    """Returns the number of processes."""
+    return _size
+
+
+def first() -> bool:
+    """Returns whether this process is the one that writes files and tells the user."""
+    return _index == 0
+
+
+def announced() -> bool:
+    """Returns whether the environment says that several processes train together."""
+    return _number("JAX_NUM_PROCESSES", _number("SLURM_STEP_NUM_TASKS", 1)) != 1
+
+
+def join() -> None:
+    """Joins the group that the environment names, if any: before any other use of JAX.
+
+    Raises BadInput for an environment that cannot be meant, CannotFinish if the others do not come.
+    """
+    global _index, _size
+    if not announced():
+        return
+    place: dict[str, Any] = {"coordinator_address": os.environ.get("JAX_COORDINATOR_ADDRESS")}
+    for name in ("num_processes", "process_id"):
+        variable = f"JAX_{name.upper()}"
+        place[name] = _number(variable) if variable in os.environ else None
+    if None not in place.values():
+        place["cluster_detection_method"] = "deactivate"
+    seconds = _number("ISOFLOP_JOIN_SECONDS", JOIN_SECONDS)
+    import jax
+
+    try:
+        jax.distributed.initialize(
+            **place, initialization_timeout=seconds, shutdown_timeout_seconds=LEAVE_SECONDS
+        )
+    except (ValueError, TypeError) as e:
+        raise BadInput(
+            f"the environment does not say which process this is ({str(e).splitlines()[0]}): set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or unset all three"
+        ) from e
+    except RuntimeError as e:
+        raise CannotFinish(
+            f"the processes of this run did not meet within {seconds} seconds: see that all "
+            f"{place['num_processes'] or 'of them'} run and reach the first one's address"
+        ) from e
+    _index, _size = jax.process_index(), jax.process_count()
+    sys.excepthook = _fail
+    if not first():
+        progress.be_quiet()
+    progress.say(f"{_size} processes with {len(jax.local_devices())} devices each")
+
+
+def _number(variable: str, default: int = 0) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise BadInput(f"the environment has {variable}={text!r}: a whole number is meant")
+    return int(text)
+
+
+def together(work: Callable[[], T]) -> T:
+    """Returns what work() returns here, once it is done everywhere; all call it at the same point.
+
+    If it fails anywhere it fails everywhere: the first process that failed raises its own error,
+    the others the same kind without words, so that it is told once.
+    """
+    if _size == 1:
+        return work()
+    value, error = None, None
+    try:
+        value = work()
+    except Exception as e:
+        error = e
+    failures = _gathered(0 if error is None else 1 + _kind(error))
+    failed = [i for i, kind in enumerate(failures) if kind]
+    if failed and error is not None and failed[0] == _index:
+        raise error
+    if failed:
+        raise KINDS[failures[failed[0]] - 1]("")
+    return value  # type: ignore[return-value]
+
+
+def everywhere(here: bool) -> bool:
+    """Returns whether it is so on every process; all call it at the same point."""
+    return _size == 1 or all(_gathered(int(here)))
+
+
+def end_alone(code: int) -> NoReturn:
+    """Ends this process at once. Leaving in order would wait for others that wait for this one;
+    they end when they miss it, or are ended by what started them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _fail(kind, error, trace) -> None:
+    traceback.print_exception(kind, error, trace)
+    end_alone(1)
+
+
+def _kind(error: Exception) -> int:
+    """An error that no command expects is CannotFinish to the other processes."""
+    known = [i for i, kind in enumerate(KINDS) if isinstance(error, kind)]
+    return known[0] if known else KINDS.index(CannotFinish)
+
+
+def _gathered(value: int) -> list[int]:
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    return [int(v) for v in multihost_utils.process_allgather(np.int32(value))]
