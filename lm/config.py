@@ -16,6 +16,7 @@ from lm.errors import BadInput
 FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
 GATED_FFNS = FFNS[:5]
 PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
+FUSED_ATTENTION = {"splash": "tpu", "cudnn": "gpu"}  # kernel -> platform it runs on
 BUDGETS = ("steps", "n_tokens", "flops", "tokens_per_param")
 
 
@@ -45,7 +46,7 @@ class ModelConfig:
     max_length: int = 256
     dropout: float = 0.0
     init_std: float = 0.02  # of embeddings and matrices; residual outputs get / sqrt(2 layers)
-    attention: str = "blocked"  # blocked: causal blocks, hand-written gradient; plain
+    attention: str = "blocked"  # blocked, plain: anywhere; splash: TPU; cudnn: NVIDIA GPU
     scan_layers: bool = False  # one compiled layer looped over, instead of every layer unrolled
     remat: bool = False  # recompute each layer in the backward pass
 
@@ -273,7 +274,7 @@ def _check(c: Config) -> None:
     _choice("model.norm_position", m.norm_position, ("pre", "post"))
     _choice("model.position", m.position, ("rope", "sinusoidal", "learned", "none"))
     _choice("model.rope_scaling", m.rope_scaling, ("none", "linear", "ntk", "yarn"))
-    _choice("model.attention", m.attention, ("blocked", "plain"))
+    _choice("model.attention", m.attention, ("blocked", "plain", *FUSED_ATTENTION))
     _choice("optim.optimizer", o.optimizer, ("adamw", "muon", "sgd"))
     _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
     _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))

@@ -31,7 +31,7 @@ class Evaluator:
 
     def __call__(self, params) -> Evaluation:
         # Sums of a batch in float32 on the device, of all batches in float64 here.
-        # One at a time: simulated devices that run two batches at once wait for each other for ever.
+        # One at a time: simulated devices with two batches at once wait for each other for ever.
         loss_sum = lambda b: float(np.asarray(self._loss_sum(params, self._layout.put_batch(b))))
         total = math.fsum(loss_sum(b) for b in self._batches)
         nats = total / self._dataset.n_validation_tokens

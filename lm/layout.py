@@ -72,7 +72,12 @@ class Layout:
     @property
     def simulated(self) -> bool:
         """Whether several devices are one CPU's."""
-        return self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu"
+        return self.mesh.size > 1 and self.platform == "cpu"
+
+    @property
+    def platform(self) -> str:
+        """cpu, gpu or tpu."""
+        return self.mesh.devices.flat[0].platform
 
     @property
     def model_size(self) -> int:

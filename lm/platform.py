@@ -12,8 +12,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what scheduler
 
 
 def prepare(compile_cache: bool = True) -> None:
-    """Keeps JAX from looking for a TPU that is not there, keeps the collectives of simulated devices
-    in one order, and keeps compiled programs for reuse.
+    """Keeps JAX from looking for a TPU that is not there, the collectives of simulated devices in
+    one order, and compiled programs for reuse.
 
     With libtpu installed and no TPU, JAX would spend seconds and print warnings before falling back
     to the CPU. What the environment already says is left alone.

@@ -9,7 +9,9 @@ def get_config():
     m.vocab_size, m.d_model, m.n_layers, m.n_heads, m.d_ff = 32000, 8192, 80, 64, 28672
     m.n_kv_heads = 8
     m.tie_embeddings, m.max_length, m.scan_layers, m.remat = False, 4096, True, True
+    m.attention = "splash"  # on TPUs; cudnn on GPUs
     config.precision.compute = "bfloat16"
+    config.precision.reduce = "bfloat16"
     config.train.batch_size = 1024
     config.train.n_tokens = 2_000_000_000_000
     config.optim.learning_rate = 1.5e-4

@@ -11,7 +11,9 @@ def get_config():
     m = config.model
     m.vocab_size, m.d_model, m.n_layers, m.n_heads, m.d_ff = 32000, 4096, 32, 32, 11008
     m.tie_embeddings, m.max_length, m.scan_layers, m.remat = False, 4096, True, True
+    m.attention = "splash"  # on TPUs; cudnn on GPUs
     config.precision.compute = "bfloat16"
+    config.precision.reduce = "bfloat16"
     config.train.batch_size = 256
     config.train.n_tokens = 2_000_000_000_000
     config.optim.learning_rate = 3e-4

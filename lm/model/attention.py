@@ -14,6 +14,7 @@ import numpy as np
 from lm.collectives import axis_index, axis_size
 from lm.config import ModelConfig
 from lm.layout import MODEL
+from lm.model import fused
 from lm.model.linear import linear
 from lm.model.spec import ParamSpec, Table
 
@@ -184,4 +185,9 @@ def _blocked_bwd(saved, dy_BKGTH):
 
 _blocked.defvjp(_blocked_fwd, _blocked_bwd)
 
-ATTENTION: Mapping[str, Attend] = {"blocked": blocked, "plain": plain}
+ATTENTION: Mapping[str, Attend] = {
+    "blocked": blocked,
+    "plain": plain,
+    "splash": fused.splash,
+    "cudnn": fused.cudnn,
+}

@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from lm.collectives import axis_index, axis_size, scatter_time
+from lm.collectives import axis_index, axis_size, scatter_time, whole
 from lm.config import ModelConfig
-from lm.layout import MODEL
+from lm.layout import DATA, MODEL
 from lm.model.spec import ParamSpec, Table
 
 
@@ -22,17 +23,27 @@ def table(m: ModelConfig) -> Table:
     return rows
 
 
-def look_up(embedding_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-    """Returns float32 [B, T, D]: each token's row. Its gradient adds up in float32.
+def look_up(p: jax.Array, row: ParamSpec, tokens_BT: jax.Array, compute: str, reduce: str):
+    """Returns [B, T, D]: each token's row of the embedding. Its gradient adds up in float32.
 
     With the vocabulary split over `model`, each device gives the rows it has and the sum over
-    devices is scattered over time.
+    devices is scattered over time. With the width split over `data`, what is smaller crosses
+    devices: the table, or every device's columns of the rows that each asks for.
     """
-    rows_VD = embedding_VD.astype(jnp.float32)
+    split = row.shape[1] != p.shape[1]
+    if split and tokens_BT.size > p.shape[0]:
+        p, split = whole(p, row, compute, reduce), False
+    ids = lax.all_gather(tokens_BT, DATA) if split else tokens_BT
+    x = _own_rows(p.astype(jnp.float32), ids)
+    if split:
+        x = lax.all_to_all(x.astype(compute), DATA, 0, x.ndim - 1, tiled=True)[0]
+    return scatter_time(x)
+
+
+def _own_rows(rows_VD: jax.Array, ids: jax.Array) -> jax.Array:
+    """Returns [..., D]: the ids' rows, zeros where another device of `model` has them."""
     if axis_size(MODEL) == 1:
-        return rows_VD[tokens_BT]
-    n_rows = rows_VD.shape[0]
-    own_BT = tokens_BT - axis_index(MODEL) * n_rows
-    here = (own_BT >= 0) & (own_BT < n_rows)
-    x_BTD = jnp.where(here[..., None], rows_VD[jnp.where(here, own_BT, 0)], 0)
-    return scatter_time(x_BTD)
+        return rows_VD[ids]
+    own = ids - axis_index(MODEL) * rows_VD.shape[0]
+    here = (own >= 0) & (own < rows_VD.shape[0])
+    return jnp.where(here[..., None], rows_VD[jnp.where(here, own, 0)], 0)

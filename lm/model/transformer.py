@@ -188,7 +188,10 @@ class Model:
     def embed(self, params: Params, tokens_BT, positions_BT=None, dropout_key=None) -> jax.Array:
         """Returns the first layer's input [B, T, D], in the compute dtype."""
         m = self.config
-        x_BTD = embedding.look_up(self._whole(params, "embedding"), tokens_BT)
+        row = self.table["embedding"]
+        x_BTD = embedding.look_up(
+            params["embedding"], row, tokens_BT, self.compute, self.reduce
+        ).astype(jnp.float32)
         added = None
         if m.position == "learned":
             added = self._whole(params, "positions").astype(jnp.float32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import optax
 
 from lm import budget
-from lm.config import Config
+from lm.config import FUSED_ATTENTION, Config
 from lm.data.build import Dataset
 from lm.data.build import build as build_data
 from lm.errors import BadInput
@@ -60,6 +60,12 @@ def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
         raise BadInput(
             f"sequences of {c.length} tokens are split over mesh.model {layout.model_size}, which "
             "does not divide them: change data.length or mesh.model"
+        )
+    needed, have = FUSED_ATTENTION.get(c.model.attention, layout.platform), layout.platform
+    if have != needed:
+        raise BadInput(
+            f"model.attention={c.model.attention} runs on a {needed.upper()} and these devices are "
+            f"{have}s: set model.attention=blocked"
         )
     model = transformer.build(c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats)
     tx = build_optimizer(c.optim, model.table)
