@@ -1,11 +1,16 @@
 """Every layout trains the same model: loss, gradients, next losses and state equal one device's."""
 
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
 import jax
 import numpy as np
 import pytest
 from test_model import V, tiny
 from test_step import Run, trees_close
 
+from lm.collectives import varying
 from lm.config import (
     Config,
     MeshConfig,
@@ -13,8 +18,20 @@ from lm.config import (
     PipelineConfig,
     PrecisionConfig,
     TrainConfig,
+    freeze,
+    to_dict,
 )
 from lm.data.dataset import Batch
+from lm.errors import BadInput
+from lm.pipeline import spmd
+from lm.pipeline.program import CODES, make_program
+from lm.pipeline.schedule import check
+from lm.pipeline.schedules import make_schedule
+from lm.train import setup
+from lm.train import state as train_state
+from lm.train.checkpoint import Checkpoints
+from lm.train.state import param_specs
+from lm.train.step import jit_step
 
 ROWS, T = 16, 8
 
@@ -26,9 +43,11 @@ def config(
     pipeline: PipelineConfig | None = None,
     **model,
 ) -> Config:
-    m = dict(n_layers=2, n_heads=4, n_kv_heads=4, d_model=16, d_ff=16, vocab_multiple=8)
+    m = dict(
+        n_layers=2, n_heads=4, scan_layers=True, n_kv_heads=4, d_model=16, d_ff=16, vocab_multiple=8
+    )
     return Config(
-        tiny(**(m | dict(max_length=T) | model)),
+        tiny(**(m | dict(max_length=T, scan_layers=True) | model)),
         train=TrainConfig(batch_size=ROWS, steps=10),
         mesh=mesh,
         pipeline=pipeline or PipelineConfig(),
@@ -62,26 +81,40 @@ MODELS = {
 }
 
 
+class Found(NamedTuple):
+    loss: float
+    gradients: Any  # of the first batch, clipped: SGD's momentum after one step
+    losses: list[float]  # of four AdamW steps
+    state: Any  # after two steps of SGD with momentum
+
+
 class Reference:
     """What one device computes, once a model."""
 
     def __init__(self):
         self.known = {}
 
-    def __call__(self, name: str, packed: bool):
-        if (name, packed) not in self.known:
-            self.known[name, packed] = everything(MeshConfig(), name, packed)
-        return self.known[name, packed]
+    def __call__(self, name: str, packed: bool, **more) -> Found:
+        key = (name, packed, *more.items())
+        if key not in self.known:
+            self.known[key] = everything(MeshConfig(), name, packed, **more)
+        return self.known[key]
 
 
-def everything(mesh: MeshConfig, name: str, packed: bool, **more):
-    """(loss and gradients of the first batch, losses of three AdamW steps, state after two SGD
-    steps with momentum), of production code on a mesh."""
+def everything(mesh: MeshConfig, name: str, packed: bool, **more) -> Found:
+    """What production code computes on a mesh."""
     batches = [batch(i, packed) for i in range(4)]
-    adamw = Run(config(mesh, **(MODELS[name] | more)), batches)
-    _, metrics = adamw.steps(4)
-    sgd, _ = Run(config(mesh, "sgd", **(MODELS[name] | more)), batches).steps(2)
-    return adamw.gradients(), [m["loss"] for m in metrics], sgd
+    run = lambda optimizer: Run(config(mesh, optimizer, **(MODELS[name] | more)), batches)
+    _, metrics = run("adamw").steps(4)
+    sgd = run("sgd")
+    (first, state), sgd_metrics = sgd.states(2)
+    declared = train_state.abstract(sgd.model.table, sgd.tx, sgd.layout)
+    for x, d in zip(jax.tree.leaves(state), jax.tree.leaves(declared), strict=True):
+        assert (x.shape, x.dtype) == (d.shape, d.dtype)
+        assert x.sharding.is_equivalent_to(d.sharding, x.ndim)
+    losses = [m["loss"] for m in metrics]
+    assert losses[0] == sgd_metrics[0]["loss"]
+    return Found(losses[0], first.opt, losses, state)
 
 
 @pytest.fixture(scope="module")
@@ -106,25 +139,18 @@ def alike(got, want):
     return jax.tree.map(lambda g, w: np.asarray(g).reshape(w.shape), got, want), want
 
 
-def equal_to_one_device(got, want, run: Run | None = None):
-    (loss, gradients, n_valid), losses, state = got
-    (want_loss, want_gradients, want_valid), want_losses, want_state = want
-    assert float(loss) == pytest.approx(float(want_loss), rel=2e-6)
-    assert float(n_valid) == float(want_valid)
-    trees_close(*alike(gradients, want_gradients), 2e-5)
-    assert losses == pytest.approx(want_losses, rel=2e-5)
-    trees_close(*alike(state, want_state), 2e-5)
+def equal_to_one_device(got: Found, want: Found):
+    assert got.loss == pytest.approx(want.loss, rel=2e-6)
+    trees_close(*alike(got.gradients, want.gradients), 2e-5)
+    assert got.losses == pytest.approx(want.losses, rel=2e-5)
+    trees_close(*alike(got.state, want.state), 2e-5)
 
 
 @pytest.mark.parametrize("data, model, fully_sharded, name, packed", CASES)
 def test_tensor_and_data_parallel(one_device, data, model, fully_sharded, name, packed):
     mesh = MeshConfig(data, model, 1, fully_sharded)
     m = {"n_heads": 8, "n_kv_heads": 2} if model == 8 else {}
-    if m:
-        want = everything(MeshConfig(), name, packed, **m)
-    else:
-        want = one_device(name, packed)
-    equal_to_one_device(everything(mesh, name, packed, **m), want)
+    equal_to_one_device(everything(mesh, name, packed, **m), one_device(name, packed, **m))
 
 
 PIPELINES = [
@@ -147,6 +173,77 @@ def test_pipelines(
 ):
     mesh = MeshConfig(data, model, pipe, fully_sharded)
     pipeline = PipelineConfig(schedule, m, repeats, recompute)
-    more = {"n_layers": 4}
-    want = everything(MeshConfig(), name, packed, **more)
-    equal_to_one_device(everything(mesh, name, packed, pipeline=pipeline, **more), want)
+    got = everything(mesh, name, packed, pipeline=pipeline, n_layers=4)
+    equal_to_one_device(got, one_device(name, packed, n_layers=4))
+
+
+def test_counters_inside_the_branches_equal_the_table():
+    c = config(MeshConfig(pipe=4), n_layers=4)
+    run = Run(c, [batch(0, False)])
+    for name, m, repeats in (("gpipe", 8, 1), ("zero_bubble", 4, 1)):
+        schedule = make_schedule(name, 4, m, repeats)
+        check(schedule)
+        compute = spmd.loss_and_gradients(run.model, make_program(schedule), True)
+        counts = run.layout.on_devices(
+            lambda p, b, compute=compute: varying(compute(varying(p), b, 1.0)[2])[None],
+            (param_specs(run.model.table, run.layout), run.layout.batch.spec),
+            run.layout.stage_spec,
+        )
+        with jax.set_mesh(run.layout.mesh):
+            found = np.asarray(jax.jit(counts)(run.initial().params, run.batches[0]))
+        for stage in range(4):
+            done = Counter(w.what for w in schedule.works if w.stage == stage)
+            for what, code in CODES.items():
+                idle = schedule.ticks - sum(done.values())
+                assert found[stage, code] == (idle if what == "idle" else done[what])
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(n_layers=30), "model.n_layers 30 is not divisible by mesh.pipe 4"),
+        (dict(pipeline=PipelineConfig(microbatches=3)), "train.batch_size 16 is not divisible by"),
+        (dict(pipeline=PipelineConfig("gpipe", 4, 2)), "pipeline.repeats 2 with"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_refused_with_both_numbers(change, words):
+    c = config(MeshConfig(pipe=4), **({"n_layers": 4} | change))
+    with pytest.raises(BadInput, match=re.escape(words)):
+        setup.build(freeze(to_dict(c)), None)
+
+
+def test_fewer_micro_batches_than_stages(one_device):
+    pipeline = PipelineConfig("1f1b", 2)
+    got = everything(MeshConfig(pipe=4), "tied", False, pipeline=pipeline, n_layers=4)
+    equal_to_one_device(got, one_device("tied", False, n_layers=4))
+
+
+def test_bfloat16_is_as_near_to_float32_on_every_layout(one_device):
+    def gradients(mesh, compute, **more):
+        return everything(mesh, "gqa", True, n_layers=4, compute=compute, **more).gradients
+
+    exact = one_device("gqa", True, n_layers=4).gradients
+    far = lambda g: max(
+        np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(np.asarray(b)).max()
+        for a, b in zip(jax.tree.leaves(g), jax.tree.leaves(exact), strict=True)
+    )
+    alone = far(gradients(MeshConfig(), "bfloat16"))
+    pipeline = PipelineConfig("1f1b", 4)
+    assert 1e-4 < far(gradients(MeshConfig(2, 2, 2), "bfloat16", pipeline=pipeline)) < 1.5 * alone
+
+
+def test_a_checkpoint_restores_the_same_bits_on_another_mesh(tmp_path):
+    eight = Run(config(MeshConfig(8), n_layers=4))
+    state, _ = eight.steps(2)
+    saved = Checkpoints(tmp_path, keep=1)
+    saved.save(state, {})
+    saved.close()
+    for mesh in (MeshConfig(2, 2, 2), MeshConfig()):
+        run = Run(config(mesh, n_layers=4, pipeline=PipelineConfig(microbatches=2)))
+        abstract = train_state.abstract(run.model.table, run.tx, run.layout)
+        found, _ = Checkpoints(tmp_path, keep=1, read_only=True).restore(abstract)
+        jax.tree.map(np.testing.assert_array_equal, found, state)
+        with jax.set_mesh(run.layout.mesh):
+            step = jit_step(run.c, run.model, run.tx, 10, run.layout)
+            after, metrics = jax.block_until_ready(step(found, run.batches[2]))
+        assert int(after.step) == 3 and np.isfinite(metrics["loss"])

@@ -73,13 +73,19 @@ class Run:
 
     def steps(self, n: int):
         """(last state, metrics of each step)."""
+        states, metrics = self.states(n)
+        return states[-1], metrics
+
+    def states(self, n: int):
+        """(host copies of every state but the last, and that; metrics of each step)."""
         step, state = jit_step(self.c, self.model, self.tx, 10, self.layout), self.initial()
-        metrics = []
+        states, metrics = [], []
         with jax.set_mesh(self.layout.mesh):
             for i in range(n):
                 state, found = jax.block_until_ready(step(state, self.batches[i]))
                 metrics.append({k: float(v) for k, v in found.items()})
-        return state, metrics
+                states.append(state if i + 1 == n else jax.device_get(state))
+        return states, metrics
 
 
 def trees_close(got, want, relative_to_max):
