@@ -256,6 +256,13 @@ def test_all_spellings_of_groups_are_read(sizes, along):
         assert groups.size == members.shape[1]
 
 
+def test_groups_along_part_of_an_axis():
+    rows = lambda text: parse_groups(f"replica_groups={text}, x=1", 8).members.tolist()
+    assert rows("mesh['a'=8] {'a':(2)4}") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert rows("mesh['a'=8] {'a':(1)2}") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert rows("mesh['a'=8], device_ids=([8]<=[2,4]T(1,0)) {'a':(4)2}")[0] == [0, 4]
+
+
 def test_groups_know_how_many_slices_they_reach():
     groups = parse_groups("replica_groups={{0,4},{1,5},{2,6},{3,7}}, x=1", 8)
     assert groups.crossing([0] * 4 + [1] * 4) == 2
