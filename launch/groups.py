@@ -57,7 +57,7 @@ def parse_groups(text: str, n_partitions: int) -> Groups | None:
     counted = re.search(r"replica_groups=(\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)", text)
     if counted:
         return Groups(_counted(counted.group(1)))
-    meshed = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}",
+    meshed = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}",
                        text)  # fmt: skip
     if meshed:
         return _meshed(*meshed.groups())
