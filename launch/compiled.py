@@ -5,11 +5,9 @@ Runs in a process of its own (launch/apart.py): nothing here is called where a r
 
 import re
 import time
-from collections.abc import Callable
 from typing import Any, cast
 
 from launch.report import Compiled, describe
-from launch.tally import BranchCounts
 from launch.topology import Machine, machine
 from lm.config import Config, freeze
 from lm.errors import BadInput, CannotFinish
@@ -35,21 +33,14 @@ def lower(c: Config, layout: Layout):
         return step.lower(abstract, Batch(*batch)), run
 
 
-def report(
-    config: dict[str, Any],
-    topology: str,
-    branch_counts: Callable[[Any], BranchCounts | None] | None = None,
-) -> dict[str, Any]:
-    """Returns what compile.json holds, for a complete config: the vocabulary size is in it.
-
-    branch_counts(run) says how devices branch, if they do (launch/tally.py).
-    """
+def report(config: dict[str, Any], topology: str) -> dict[str, Any]:
+    """Returns what compile.json holds, for a complete config: the vocabulary size is in it."""
     c = freeze(config)
     m = machine(topology)
     layout = make_layout(c.mesh, m.devices)
     lowered, run = lower(c, layout)
     compiled = compile_lowered(lowered, m)
-    return describe(m, run, compiled, branch_counts(run) if branch_counts else None)
+    return describe(m, run, compiled)
 
 
 def compile_lowered(lowered, m: Machine) -> Compiled:

@@ -10,9 +10,9 @@ import platform
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from launch.hlo import Program, parse
+from launch.hlo import parse
 from launch.roofline import outlook, predict
-from launch.tally import BranchCounts, Tally, tally
+from launch.tally import Tally, tally
 from launch.topology import Machine
 from lm import budget
 from lm.device_order import n_slices, slice_of, slow_axis
@@ -27,12 +27,11 @@ class Compiled(NamedTuple):
     cpu_seconds: float  # of all threads
 
 
-def describe(
-    m: Machine, run: Any, compiled: Compiled, branch_counts: BranchCounts | None = None
-) -> dict[str, Any]:
+def describe(m: Machine, run: Any, compiled: Compiled) -> dict[str, Any]:
     """Returns the report. run is what lm/train/setup.py builds, on a layout of m's devices.
 
-    Where devices branch differently, branch_counts says how (launch/tally.py).
+    The stages of a pipeline branch differently: what is exchanged is the busiest stage's, and time
+    is that of stages in lockstep.
     """
     c, layout = run.config, run.layout
     mesh = dict(layout.mesh.shape)
@@ -46,13 +45,21 @@ def describe(
         inside = {axis: n // (slices if axis == slow else 1) for axis, n in mesh.items()}
         first = min(slice_of(d) for d in placed)
         numbered = [d for d in placed if slice_of(d) == first]
-    kinds = tally(program, branch_counts)
+    if layout.stages > 1:
+        from lm.train.step import pipeline_program
+
+        branches = pipeline_program(c, layout).branches()
+        kinds = [tally(program, counts) for counts in branches.stages]
+        lockstep = tally(program, branches.lockstep)
+    else:
+        lockstep = tally(program)
+        kinds = [lockstep]
     busiest = max(kinds, key=lambda t: t.matmul_flops)
     rows = max(stage.batch_size for stage in run.horizon.stages)
     step_tokens, dtype = rows * c.length, c.precision.compute
     flops = _flops(c, kinds, busiest, len(placed), step_tokens)
     in_kernels = flops["kernels"] / len(placed)
-    predicted = predict(busiest, m, inside, numbered, dtype, in_kernels)
+    predicted = predict(lockstep, m, inside, numbered, dtype, in_kernels)
     meaning = outlook(predicted, m, dtype, step_tokens, flops["model"], run.horizon.n_tokens)
     return {
         "topology": m.name,
@@ -84,7 +91,7 @@ def describe(
         },
         "compile_seconds": compiled.seconds,
         "compile_cpu_seconds": compiled.cpu_seconds,
-        "warnings": _warnings(m, program, flops, predicted.unknown, branch_counts),
+        "warnings": _warnings(m, flops, predicted.unknown),
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("jax", "jaxlib", m.compiler)},
@@ -92,11 +99,8 @@ def describe(
     }
 
 
-def _warnings(m: Machine, program: Program, flops, unknown, branch_counts) -> list[str]:
+def _warnings(m: Machine, flops, unknown) -> list[str]:
     warnings = [f"not counted: {what}" for what in unknown]
-    branching = any(i.opcode == "conditional" for c in program.computations.values() for i in c)
-    if branching and branch_counts is None:
-        warnings.append("devices branch: every conditional counts its heaviest branch")
     if flops["kernels"]:
         warnings.append("attention runs in kernels: its FLOPs are the model's, not read off")
     if m.chip.watts is None:

@@ -77,34 +77,21 @@ class Tally:
                 mine[key] += times * count  # type: ignore[assignment]
 
 
-BranchCounts = Mapping[int, Sequence[Sequence[float]]]
+# {jax.named_scope around a branching: how often, of one execution, the device takes each branch}
+BranchCounts = Mapping[str, Sequence[float]]
 
 
-def tally(program: Program, branch_counts: BranchCounts | None = None) -> list[Tally]:
-    """Returns what each kind of device does in one run of the program.
+def tally(program: Program, branch_counts: BranchCounts | None = None) -> Tally:
+    """Returns what a device does in one run of the program.
 
-    branch_counts maps a number of branches to one vector for each kind of device: how often, of
-    one execution of a conditional with so many branches, the device takes each. A pipeline that
-    runs 11 ticks and takes its three branches 3, 4 and 4 times has (3/11, 4/11, 4/11). Without it
-    the list has one entry, the heaviest branch everywhere.
+    A pipeline that runs 11 ticks and takes its three branches 3, 4 and 4 times has (3/11, 4/11,
+    4/11). A branching that branch_counts does not name counts its heaviest branch.
     """
-    counts = branch_counts or {}
-    kinds = {len(vectors) for vectors in counts.values()} or {1}
-    if len(kinds) > 1:
-        raise ValueError(f"branch counts for different numbers of kinds of devices: {kinds}")
-    return [
-        _Walk(program, {n: vectors[kind] for n, vectors in counts.items()}).entry()
-        for kind in range(kinds.pop())
-    ]
-
-
-def flops(program: Program, branch_counts: BranchCounts | None = None) -> list[float]:
-    """Returns the FLOPs of dots and convolutions that each kind of device executes."""
-    return [t.matmul_flops for t in tally(program, branch_counts)]
+    return _Walk(program, branch_counts or {}).entry()
 
 
 class _Walk:
-    def __init__(self, program: Program, branches: Mapping[int, Sequence[float]]):
+    def __init__(self, program: Program, branches: BranchCounts):
         self.program, self.branches = program, branches
         self.done: dict[tuple[str, bool], Tally] = {}
         # A collective that is spread over fused products shows up in each of them; one starts it.
@@ -157,7 +144,8 @@ class _Walk:
 
     def conditional(self, total: Tally, i: Instruction, fused: bool) -> None:
         branches = [self.computation(name, fused) for name in i.branches]
-        counts = self.branches.get(len(branches))
+        scope = re.search(r"(\w+)/cond$", i.op_name)
+        counts = self.branches.get(scope.group(1)) if scope else None
         if counts is None:
             total.add(max(branches, key=lambda b: (b.matmul_flops, b.hbm_bytes)))
             return

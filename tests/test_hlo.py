@@ -15,12 +15,20 @@ from jax import lax
 
 from launch.groups import parse_groups
 from launch.hlo import HBM, Shape, dtype_bits, parse
-from launch.tally import flops, tally
+from launch.tally import tally
 
 AXES = {"data": 2, "model": 2, "pipe": 2}
 P = jax.P
 D = 64
 PRODUCT = 2.0 * D**3  # FLOPs of one product of two D x D matrices
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_here():
+    """A kept program may carry another's names of scopes: the key of the cache leaves them out."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +74,17 @@ def test_products_in_nested_loops_count_by_trips():
         outer = lambda x, _: (lax.scan(inner, x @ w, length=5)[0], None)
         return lax.scan(outer, x, length=3)[0] @ w
 
-    assert flops(parse(text_of(f, (D, D), (D, D)))) == [PRODUCT * (3 * (1 + 5) + 1)]
+    assert tally(parse(text_of(f, (D, D), (D, D)))).matmul_flops == PRODUCT * (3 * (1 + 5) + 1)
 
 
 def test_batched_and_transposed_products_count_their_contracted_size():
     f = lambda q, k: jnp.einsum("btnh,bsnh->bnts", q, k)
-    assert flops(parse(text_of(f, (2, 8, 3, 16), (2, 10, 3, 16)))) == [2.0 * 2 * 3 * 8 * 10 * 16]
+    assert (
+        tally(parse(text_of(f, (2, 8, 3, 16), (2, 10, 3, 16)))).matmul_flops
+        == 2.0 * 2 * 3 * 8 * 10 * 16
+    )
     backward = jax.grad(lambda x, w: (x @ w).sum() ** 2, argnums=(0, 1))
-    assert flops(parse(text_of(backward, (8, 16), (16, 32)))) == [3 * 2.0 * 8 * 16 * 32]
+    assert tally(parse(text_of(backward, (8, 16), (16, 32)))).matmul_flops == 3 * 2.0 * 8 * 16 * 32
 
 
 @pytest.mark.parametrize("first, last, step", [(0, 7, 1), (2, 17, 4), (5, 5, 1), (20, 0, -3)])
@@ -86,15 +97,15 @@ def test_trip_counts_follow_from_the_counter_where_xla_does_not_state_them(first
     text = text_of(f, (D, D), (D, D))
     silent = re.sub(r'"known_trip_count":\{"n":"\d+"\}', '"":""', text)
     trips = len(range(first, last, step))
-    assert flops(parse(text)) == [PRODUCT * trips]
-    assert flops(parse(silent)) == [PRODUCT * trips]
+    assert tally(parse(text)).matmul_flops == PRODUCT * trips
+    assert tally(parse(silent)).matmul_flops == PRODUCT * trips
 
 
 def test_a_loop_of_unknown_length_is_named_and_counted_once():
     def f(x, w):
         return lax.while_loop(lambda x: x.sum() < 1e6, lambda x: x @ w, x)
 
-    (t,) = tally(parse(text_of(f, (D, D), (D, D))))
+    t = tally(parse(text_of(f, (D, D), (D, D))))
     assert t.matmul_flops == PRODUCT
     assert len(t.unknown_loops) == 1
 
@@ -122,7 +133,7 @@ def test_convolutions_count_positions_that_exist(how):
         0 <= (at := o * stride + k * gap - low) < spread and at % base == 0
         for o, k in itertools.product(range(positions), range(kernel))
     )
-    assert flops(parse(text)) == [2.0 * batch * features * out * met]
+    assert tally(parse(text)).matmul_flops == 2.0 * batch * features * out * met
 
 
 def test_products_of_the_attention_scope_are_told_apart():
@@ -131,7 +142,7 @@ def test_products_of_the_attention_scope_are_told_apart():
             scores = x @ x.T
         return scores @ w
 
-    (t,) = tally(parse(text_of(jax.grad(lambda x, w: f(x, w).sum() ** 2), (D, D), (D, D))))
+    t = tally(parse(text_of(jax.grad(lambda x, w: f(x, w).sum() ** 2), (D, D), (D, D))))
     assert (t.attention_flops, t.matmul_flops) == (3 * PRODUCT, 5 * PRODUCT)
 
 
@@ -149,7 +160,8 @@ def switching(ticks):
 
         def tick(x, t):
             branch = jnp.where(t < 2 * stage, 0, 1 + (t + stage) % 2)
-            x = lax.switch(branch, (idle, one, two), x)
+            with jax.named_scope("work"):
+                x = lax.switch(branch, (idle, one, two), x)
             return lax.ppermute(x, "pipe", [(0, 1), (1, 0)]), None
 
         return lax.scan(tick, x, jnp.arange(ticks))[0]
@@ -161,24 +173,17 @@ def test_a_branch_counts_at_its_heaviest_or_as_often_as_it_is_taken(mesh):
     ticks = 8
     text = text_on(mesh, switching(ticks), (P("data"), P()), P("data"), (2 * D, D), (D, D))
     program = parse(text)
-    (worst,) = tally(program)
+    worst = tally(program)
     assert worst.matmul_flops == 2 * PRODUCT * ticks
     # Stage 0 alternates; stage 1 idles for two ticks and then alternates.
-    counts = {3: [(0, 4 / 8, 4 / 8), (2 / 8, 3 / 8, 3 / 8)]}
-    first, second = tally(program, counts)
+    first = tally(program, {"work": (0, 4 / 8, 4 / 8)})
+    second = tally(program, {"work": (2 / 8, 3 / 8, 3 / 8)})
     assert first.matmul_flops == pytest.approx(PRODUCT * (4 + 8))
     assert second.matmul_flops == pytest.approx(PRODUCT * (3 + 6))
-    assert flops(program, counts) == pytest.approx([PRODUCT * 12, PRODUCT * 9])
     whole = 4 * D * D
     assert exchanged(worst)["all-reduce", "model"] == (ticks, ticks * whole, ticks * whole)
     assert exchanged(second)["all-reduce", "model"][0] == pytest.approx(3)
     assert exchanged(second)["collective-permute", "pipe"] == (ticks, ticks * whole, ticks * whole)
-
-
-def test_branch_counts_of_different_lengths_are_refused(mesh):
-    program = parse(text_of(lambda x, w: x @ w, (D, D), (D, D)))
-    with pytest.raises(ValueError, match="kinds of devices"):
-        tally(program, {2: [(1, 0)], 3: [(1, 0, 0), (0, 1, 0)]})
 
 
 # Collectives
@@ -192,7 +197,7 @@ def test_every_collective_is_found_with_its_axes_and_bytes(mesh):
         x = lax.all_to_all(jnp.sin(x), "model", split_axis=0, concat_axis=1, tiled=True)
         return lax.ppermute(x, ("data", "model"), [(i, (i + 1) % 4) for i in range(4)])
 
-    (t,) = tally(parse(text_on(mesh, f, (P("data"),), P("data"), (2 * D, D))))
+    t = tally(parse(text_on(mesh, f, (P("data"),), P("data"), (2 * D, D))))
     big = 4 * 2 * D * D
     assert exchanged(t) == {
         ("all-gather", "data"): (1, big, big / 2),
@@ -217,7 +222,7 @@ def test_collectives_of_propagated_shardings_in_a_loop(mesh):
     )
     with jax.set_mesh(mesh):
         text = jax.jit(f).lower(*args).compile().as_text()
-    (t,) = tally(parse(text))
+    t = tally(parse(text))
     assert exchanged(t)["all-gather", "data"] == (layers, layers * 4 * D * D, layers * 2 * D * D)
     assert t.matmul_flops == layers * 2.0 * 8 * D * D
 
@@ -284,12 +289,12 @@ def test_widths_of_dtypes():
 def test_memory_traffic_of_slices_and_updates_is_what_they_touch():
     layers = 7
     f = lambda w, x: lax.scan(lambda x, w: (jnp.tanh(x + w), x), x, w)
-    (t,) = tally(parse(text_of(f, (layers, D, D), (D, D))))
+    t = tally(parse(text_of(f, (layers, D, D), (D, D))))
     one = 4 * D * D
     # Each layer reads its w and x, writes the new x, saves the old one (5), and may copy it (7);
     # room for the saved ones is cleared once. Whole stacks a layer would make it four times more.
     assert 5 * one * layers <= t.hbm_bytes <= 9 * one * layers
-    (t,) = tally(parse(text_of(lambda a, b: jnp.tanh(a) + b, (D, D), (D, D))))
+    t = tally(parse(text_of(lambda a, b: jnp.tanh(a) + b, (D, D), (D, D))))
     assert t.hbm_bytes == 3 * one
 
 
@@ -337,7 +342,7 @@ def test_a_gather_spread_over_products_counts_once(tpu_mesh):
     text = text_on(tpu_mesh, f, *specs, (layers, width, width), (4096, width), dtype="bfloat16")
     # The compiler writes the gather into every product that it runs beside.
     assert text.count("AsyncCollectiveStart") >= 2 and text.count(" all-gather(") > layers
-    (t,) = tally(parse(text))
+    t = tally(parse(text))
     whole = layers * 2 * width * width
     assert exchanged(t) == {("all-gather", "data+model"): (layers, whole, whole * 3 / 4)}
     assert any(what.overlapped for what in t.collectives)
@@ -350,7 +355,7 @@ def test_exchanges_between_slices_are_told_from_those_inside(tpu_slices):
         return lax.psum_scatter(jnp.cos(x), "data", scatter_dimension=0, tiled=True)
 
     specs = ((P("data"),), P("data"))
-    (t,) = tally(parse(text_on(tpu_slices, f, *specs, (1024, 256))))
+    t = tally(parse(text_on(tpu_slices, f, *specs, (1024, 256))))
     whole = 4 * 1024 * 256
     inside, between = ({c.kind: c for c in t.collectives if c.slow == slow} for slow in (0, 1))
     assert {c.size for c in between.values()} == {2}
@@ -366,10 +371,11 @@ def test_a_tpu_program_reads_like_the_cpus(mesh, tpu_mesh):
     specs = ((P("data"), P()), P("data"))
     here = parse(text_on(mesh, switching(ticks), *specs, *shapes))
     there = parse(text_on(tpu_mesh, switching(ticks), *specs, *shapes))
-    counts = {3: [(0, 4 / 8, 4 / 8), (2 / 8, 3 / 8, 3 / 8)]}
-    assert flops(here) == flops(there)
-    assert flops(here, counts) == flops(there, counts)
-    ours, theirs = (tally(p)[0] for p in (here, there))
+    counts = {"work": (2 / 8, 3 / 8, 3 / 8)}
+    assert tally(here).matmul_flops == tally(there).matmul_flops
+    of = lambda p: tally(p, counts).matmul_flops
+    assert of(here) == of(there)
+    ours, theirs = (tally(p) for p in (here, there))
     key = ("collective-permute", "pipe")
     assert exchanged(ours)[key] == exchanged(theirs)[key]
     assert any(

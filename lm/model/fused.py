@@ -49,7 +49,7 @@ def _splash_kernel(t: int, n_heads: int, interpret: bool):
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     if not isinstance(kernels.pl, _Typed):
-        kernels.pl = _Typed(kernels.pl)
+        kernels.pl = _Typed(kernels.pl)  # type: ignore[assignment]
     block = min(BLOCK, t)
     sizes = kernels.BlockSizes(
         block_q=block,

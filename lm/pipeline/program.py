@@ -21,9 +21,28 @@ import numpy as np
 
 from lm.pipeline.schedule import Schedule
 
+# jax.named_scope of each branching of the executor; where it has two branches, the second is taken
+# by the first group's forward or backward, the last group's forward, or when anybody sends.
+TICK, FIRST, LAST, INTO_FIRST = (
+    f"pipeline_{name}" for name in ("tick", "first", "last", "into_first")
+)
+SEND_FORWARD, SEND_BACKWARD = "pipeline_send_forward", "pipeline_send_backward"
+
 # The code of each kind of work in Program.what.
 CODES = {"idle": 0, "forward": 1, "backward": 2, "input": 3, "weight": 4}
 NO_SLOT = -1
+
+
+@dataclass(frozen=True)
+class Branches:
+    """How often the executor takes each branch of each branching, of one execution of it.
+
+    stages: for each stage {scope: shares of the branches}; lockstep: the same where every tick does
+    the costliest work of any stage, which is what the step's time is made of.
+    """
+
+    stages: tuple[dict[str, tuple[float, ...]], ...]
+    lockstep: dict[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,36 @@ class Program:
     @property
     def ticks(self) -> int:
         return len(self.what)
+
+    @property
+    def used(self) -> list[str]:
+        """The kinds of work, by their code, that the executor's switch has branches for."""
+        return [name for name, code in CODES.items() if not code or (self.what == code).any()]
+
+    def branches(self) -> Branches:
+        """Returns how often a step takes each branch."""
+        group = self.chunk * self.stages + np.arange(self.stages)
+        forward = self.what == CODES["forward"]
+        back = (self.what == CODES["backward"]) | (self.what == CODES["input"])
+        last = self.stages * self.repeats - 1
+        two = {
+            FIRST: (forward & (group == 0), forward),
+            LAST: (forward & (group == last), forward),
+            INTO_FIRST: (back & (group == 0), back),
+        }
+        sends = {SEND_FORWARD: self.sends_forward, SEND_BACKWARD: self.sends_backward}
+
+        def shares(what: np.ndarray, stage: int | None = None) -> dict[str, tuple[float, ...]]:
+            of = lambda a: a.any(1).sum() if stage is None else a[:, stage].sum()
+            found = {TICK: tuple(float((what == CODES[name]).mean()) for name in self.used)}
+            yes = {scope: of(taken) / of(among) for scope, (taken, among) in two.items()}
+            yes |= {scope: sent.mean() for scope, sent in sends.items()}
+            return found | {scope: (1 - float(y), float(y)) for scope, y in yes.items()}
+
+        stages = (shares(self.what[:, s], s) for s in range(self.stages))
+        costliest = np.where((self.what == CODES["backward"]).any(1), CODES["backward"], 0)
+        costliest = np.where(costliest == 0, self.what.max(1), costliest)
+        return Branches(tuple(stages), shares(costliest))
 
     def forward_only(self) -> "Program":
         """Returns the forward work alone, for an evaluation; no tick may mix it with other work."""

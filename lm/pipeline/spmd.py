@@ -19,7 +19,16 @@ from lm.collectives import axis_index, varying
 from lm.layout import DATA, PIPE
 from lm.model.transformer import Model
 from lm.objective import Batch, last_loss_sum
-from lm.pipeline.program import CODES, Program
+from lm.pipeline.program import (
+    CODES,
+    FIRST,
+    INTO_FIRST,
+    LAST,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    TICK,
+    Program,
+)
 from lm.pipeline.stage import Pieces, keeping, recomputing
 
 Tree = Any
@@ -103,7 +112,8 @@ class Run:
 
     def first_input(self, c: Carry, t) -> jax.Array:
         read = lambda: c.inbox[self._at(self.program.inbox_read, t)]
-        return lax.cond(self._group(t) == 0, lambda: self._embed(self.outer, t), read)
+        with jax.named_scope(FIRST):
+            return lax.cond(self._group(t) == 0, lambda: self._embed(self.outer, t), read)
 
     def forward(self, c: Carry, t) -> Carry:
         def layer(carry, i):
@@ -120,7 +130,8 @@ class Run:
             return loss, jax.tree.map(jnp.add, self._outer_grads(c), d_outer), dy
 
         without = lambda: (_loss_typed(0.0), self._outer_grads(c), jnp.zeros_like(y))
-        loss, d_outer, dy = lax.cond(self._group(t) == self.n_groups - 1, with_loss, without)
+        with jax.named_scope(LAST):
+            loss, d_outer, dy = lax.cond(self._group(t) == self.n_groups - 1, with_loss, without)
         return c._replace(
             stash=stash,
             loss=c.loss + loss,
@@ -196,7 +207,8 @@ class Run:
             _, vjp = jax.vjp(lambda outer: self._embed(outer, t), self.outer)
             return jax.tree.map(jnp.add, self._outer_grads(c), varying(vjp(dx)[0]))
 
-        d_outer = lax.cond(self._group(t) == 0, into_embedding, lambda: self._outer_grads(c))
+        with jax.named_scope(INTO_FIRST):
+            d_outer = lax.cond(self._group(t) == 0, into_embedding, lambda: self._outer_grads(c))
         return c._replace(grads=c.grads | d_outer, back=dx)
 
     # The scan.
@@ -241,17 +253,19 @@ class Run:
             "input": self.input,
             "weight": self.weight,
         }
-        used = [name for name, code in CODES.items() if (p.what == code).any() or name == "idle"]
         branch_of = np.zeros(len(CODES), np.int32)
-        branch_of[[CODES[name] for name in used]] = np.arange(len(used))
-        branches = [self._counted(name, works[name]) for name in used]
+        branch_of[[CODES[name] for name in p.used]] = np.arange(len(p.used))
+        branches = [self._counted(name, works[name]) for name in p.used]
         onward = [(s, (s + 1) % p.stages) for s in range(p.stages)]
         back = [(b, a) for a, b in onward]
 
         def tick(c: Carry, t):
-            c = lax.switch(self._at(branch_of[p.what], t), branches, c, t)
-            inbox = self._exchange(p.sends_forward, p.inbox_write, onward, c.inbox, c.onward, t)
-            cts = self._exchange(p.sends_backward, p.ct_write, back, c.cotangents, c.back, t)
+            with jax.named_scope(TICK):
+                c = lax.switch(self._at(branch_of[p.what], t), branches, c, t)
+            with jax.named_scope(SEND_FORWARD):
+                inbox = self._exchange(p.sends_forward, p.inbox_write, onward, c.inbox, c.onward, t)
+            with jax.named_scope(SEND_BACKWARD):
+                cts = self._exchange(p.sends_backward, p.ct_write, back, c.cotangents, c.back, t)
             return c._replace(inbox=inbox, cotangents=cts), None
 
         return lax.scan(tick, self.start(with_gradients), jnp.arange(p.ticks))[0]

@@ -18,7 +18,7 @@ from lm.model.transformer import Model
 from lm.objective import Batch, loss_sum
 from lm.optim import schedules
 from lm.pipeline import spmd as pipeline
-from lm.pipeline.program import make_program
+from lm.pipeline.program import Program, make_program
 from lm.pipeline.schedules import make_schedule
 from lm.train.state import TrainState, param_specs, shardings
 
@@ -60,10 +60,15 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
     return lambda params, batch, key=None: run(params, batch, key)
 
 
-def _pipelined(model: Model, c: Config, layout: Layout) -> Callable:
+def pipeline_program(c: Config, layout: Layout) -> Program:
+    """Returns who does what at which tick of a step."""
     p = c.pipeline
-    program = make_program(make_schedule(p.schedule, layout.stages, p.microbatches, p.repeats))
-    compute = pipeline.loss_and_gradients(model, program, p.recompute)
+    return make_program(make_schedule(p.schedule, layout.stages, p.microbatches, p.repeats))
+
+
+def _pipelined(model: Model, c: Config, layout: Layout) -> Callable:
+    program = pipeline_program(c, layout)
+    compute = pipeline.loss_and_gradients(model, program, c.pipeline.recompute)
     return lambda *args: compute(*args)[:2]
 
 
