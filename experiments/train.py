@@ -8,8 +8,13 @@ goes on from the newest checkpoint; a finished run says so. Change any field on 
 
     python -m experiments.train --config=experiments/configs/tiny.py --workdir=runs/deeper \\
         --config.model.n_layers=4 --config.train.n_tokens=1e6
+
+Several devices: --config.mesh.data=8 --config.mesh.model=2, and so on. --explain_layout says where
+each parameter would live and what would cross devices, on as many devices as the mesh needs, and
+trains nothing.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -21,15 +26,35 @@ from lm.config import Config
 from lm.errors import BadInput
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
+_EXPLAIN = flags.DEFINE_bool("explain_layout", False, "print the layout's table; train nothing")
 
 
 def main() -> None:
+    if _EXPLAIN.value:
+        return _explain(config_source.from_flags().config())
     c = group.together(_config)
     from lm.train.loop import train  # after the config is checked: a mistake is told at once
 
     result = train(c, Path(_WORKDIR.value or ""))
     if group.first():
         print(json.dumps(result))
+
+
+def _explain(c: Config) -> None:
+    """Prints the table of a layout, on simulated devices."""
+    import math
+
+    import jax
+
+    sizes = (c.mesh.data, c.mesh.model, c.mesh.pipe)
+    jax.config.update("jax_platforms", "cpu")
+    if -1 not in sizes:
+        jax.config.update("jax_num_cpu_devices", math.prod(sizes))
+    from lm.train import explain, setup
+
+    c = c if c.model.vocab_size else setup.load_data(c)[0]
+    anywhere = dataclasses.replace(c.model, attention="blocked")  # kernels want their hardware
+    print(explain.text(setup.build(dataclasses.replace(c, model=anywhere), None)))
 
 
 def _config() -> Config:

@@ -83,6 +83,14 @@ def whole(p: jax.Array, row: ParamSpec, compute: str, reduce: str) -> jax.Array:
     return checkpoint_name(_gather(p, dim, compute, reduce), GATHERED)
 
 
+def whole_bits(p: jax.Array, row: ParamSpec) -> jax.Array:
+    """Returns a parameter whole over `data` as it is, in float32; its gradient is not summed."""
+    dim = row.sharded_dim
+    if dim is None or p.shape[dim] == row.shape[dim]:
+        return p
+    return lax.all_gather(p, DATA, axis=dim, tiled=True)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _gather(p: jax.Array, dim: int, compute: str, reduce: str) -> jax.Array:
     return lax.all_gather(p.astype(compute), DATA, axis=dim, tiled=True)

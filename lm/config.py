@@ -90,6 +90,8 @@ class DataConfig:
 class TrainConfig:
     batch_size: int = 16  # sequences per optimizer step, over all devices
     accumulate: int = 1  # micro-batches a step
+    # The same bits on 1, 2, 4 or 8 data devices, at the cost of a whole gradient on each.
+    reproducible: bool = False
     steps: int | None = None
     n_tokens: int | None = None
     flops: float | None = None
@@ -361,6 +363,11 @@ def _check_pipeline(c: Config) -> None:
         raise BadInput(
             f"model.n_layers {c.model.n_layers} is not divisible by mesh.pipe {stages} times "
             f"pipeline.repeats {p.repeats}: change one of them"
+        )
+    if c.train.reproducible and (stages > 1 or c.mesh.model > 1 or c.train.accumulate > 1):
+        raise BadInput(
+            f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {c.mesh.model} "
+            f"and train.accumulate {c.train.accumulate} must be 1"
         )
     if stages > 1 and c.train.accumulate > 1:
         raise BadInput(

@@ -1,5 +1,6 @@
 """Every layout trains the same model: loss, gradients, next losses and state equal one device's."""
 
+import dataclasses
 import re
 from collections import Counter
 from typing import Any, NamedTuple
@@ -23,11 +24,12 @@ from lm.config import (
 )
 from lm.data.dataset import Batch
 from lm.errors import BadInput
+from lm.model.spec import flatten
 from lm.pipeline import spmd
 from lm.pipeline.program import CODES, make_program
 from lm.pipeline.schedule import check
 from lm.pipeline.schedules import make_schedule
-from lm.train import setup
+from lm.train import explain, setup
 from lm.train import state as train_state
 from lm.train.checkpoint import Checkpoints
 from lm.train.state import param_specs
@@ -247,3 +249,41 @@ def test_a_checkpoint_restores_the_same_bits_on_another_mesh(tmp_path):
             step = jit_step(run.c, run.model, run.tx, 10, run.layout)
             after, metrics = jax.block_until_ready(step(found, run.batches[2]))
         assert int(after.step) == 3 and np.isfinite(metrics["loss"])
+
+
+def test_reproducible_sums_have_the_same_bits_on_any_number_of_devices():
+    def trained(data, fully_sharded):
+        c = config(MeshConfig(data, fully_sharded=fully_sharded), use_bias=True)
+        train = dataclasses.replace(c.train, reproducible=True)
+        run = Run(dataclasses.replace(c, train=train), [batch(i, True) for i in range(4)])
+        state, metrics = run.steps(4)
+        assert min(m["clip"] for m in metrics) < 1
+        return jax.device_get(state), metrics
+
+    state, metrics = trained(1, True)
+    for data, fully_sharded in ((2, True), (4, False), (8, True)):
+        got, got_metrics = trained(data, fully_sharded)
+        assert got_metrics == metrics
+        jax.tree.map(
+            lambda a, b: np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32)),
+            got,
+            state,
+        )
+
+
+def test_the_explained_layout_adds_up():
+    c = config(MeshConfig(2, 2, 2), n_layers=4, n_kv_heads=1)
+    run = setup.build(freeze(to_dict(c)), None)
+    state = train_state.initial(run.model.table, run.tx, run.layout, 0)
+    held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state.params))
+    told = explain.text(run)
+    rows = flatten(run.model.table)
+    assert sum(explain.bytes_per_device(run.layout, n, r) for n, r in rows.items()) == held
+    assert all(name in told for name in rows) and f"{held / 1024:.4g} KiB on each device" in told
+    assert "layers over pipe, embed over data, ff over model" in told
+    for words in ("weights gathered", "gathered twice and scattered twice", "after every 2 layers"):
+        assert words in told
+    assert not explain.large_replicated(run)
+    wide = config(MeshConfig(2, fully_sharded=False), d_model=1024, d_ff=2048, n_heads=8)
+    assert "head" not in explain.large_replicated(setup.build(freeze(to_dict(wide)), None))
+    assert "blocks/ffn/up" in explain.large_replicated(setup.build(freeze(to_dict(wide)), None))

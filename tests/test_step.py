@@ -66,10 +66,9 @@ class Run:
         compute = jax.jit(
             make_gradients(self.model, self.c, self.layout),
             in_shardings=(self.where.params, self.layout.batch),
-            out_shardings=(self.layout.replicated, self.where.params, self.layout.replicated),
         )
         with jax.set_mesh(self.layout.mesh):
-            return jax.block_until_ready(compute(self.initial().params, self.batches[0]))
+            return jax.block_until_ready(compute(self.initial().params, self.batches[0]))[:3]
 
     def steps(self, n: int):
         """(last state, metrics of each step)."""

@@ -1,7 +1,7 @@
 """From a config to everything a run is made of: data, layout, model, optimizer, length."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optax
 
@@ -13,11 +13,12 @@ from lm.errors import BadInput
 from lm.layout import Layout, make_layout
 from lm.model import transformer
 from lm.optim.build import build as build_optimizer
+from lm.train.reproducible import VIRTUAL_SHARDS
 
 
 class Run(NamedTuple):
     config: Config  # complete: the vocabulary size is filled in
-    dataset: Dataset
+    dataset: Any  # lm.data Dataset; None where nothing is read
     layout: Layout
     model: transformer.Model
     tx: optax.GradientTransformation
@@ -43,7 +44,7 @@ def with_vocabulary(c: Config, tokenizer_size: int) -> Config:
     )
 
 
-def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
+def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> Run:
     """Returns the run's parts on this process's devices; checks that batches fit the mesh."""
     layout = layout or make_layout(c.mesh)
     t = c.train
@@ -56,6 +57,11 @@ def build(c: Config, dataset: Dataset, layout: Layout | None = None) -> Run:
                 f"train.batch_size {rows} is not divisible by {name} {parts} times mesh.data "
                 f"{layout.data_size}: change one of them"
             )
+    if t.reproducible and (t.batch_size % VIRTUAL_SHARDS or VIRTUAL_SHARDS % layout.data_size):
+        raise BadInput(
+            f"train.reproducible cuts a batch into {VIRTUAL_SHARDS} parts: train.batch_size "
+            f"{t.batch_size} must be a multiple of it and mesh.data {layout.data_size} divide it"
+        )
     if c.length % layout.model_size:
         raise BadInput(
             f"sequences of {c.length} tokens are split over mesh.model {layout.model_size}, which "

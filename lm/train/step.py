@@ -6,6 +6,7 @@ adds the collectives.
 
 import zlib
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from lm.optim import schedules
 from lm.pipeline import spmd as pipeline
 from lm.pipeline.program import Program, make_program
 from lm.pipeline.schedules import make_schedule
+from lm.train import reproducible
 from lm.train.state import TrainState, param_specs, shardings
 
 
@@ -38,8 +40,15 @@ def make_evaluate(model: Model, c: Config, layout: Layout) -> Callable:
     return layout.on_devices(evaluate, (specs, layout.batch.spec), layout.replicated.spec)
 
 
+class Gradients(NamedTuple):
+    loss: jax.Array  # mean over the valid tokens of the step, nats
+    grads: Any
+    n_valid: jax.Array
+    norm: jax.Array | None  # None: to be computed
+
+
 def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
-    """Returns f(params, batch, key) -> (mean loss over valid tokens, gradients, valid tokens).
+    """Returns f(params, batch, key) -> Gradients.
 
     Micro-batches, of accumulation or of a pipeline, add up their loss sums and gradients in
     float32. Each is divided by the valid tokens of the whole step, so a micro-batch or a shard with
@@ -48,16 +57,23 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
     specs = param_specs(model.table, layout)
     local = _pipelined(model, c, layout) if layout.stages > 1 else _accumulated(model, c)
 
-    def gradients(params, batch: Batch, key):
+    def gradients(params, batch: Batch, key) -> tuple:
         """Of one device's rows and layers; sums over devices come at the end."""
         n_valid = total(batch.weights.sum(dtype=jnp.float32), DATA)
-        loss, grads = local(varying(params), batch, 1 / jnp.maximum(n_valid, 1.0), key)
+        scale = 1 / jnp.maximum(n_valid, 1.0)
+        if c.train.reproducible:
+            args = (local, model.table, varying(params), batch, scale, key)
+            loss, grads, norm = reproducible.gradients(*args)
+            return loss, grads, n_valid, norm
+        loss, grads = local(varying(params), batch, scale, key)
         reduce = lambda g, spec: reduced(g, spec, model.reduce)
-        return total(loss, DATA, PIPE), jax.tree.map(reduce, grads, specs), n_valid
+        grads = jax.tree.map(reduce, grads, specs)
+        return total(loss, DATA, PIPE), grads, n_valid, None
 
     none = layout.replicated.spec
-    run = layout.on_devices(gradients, (specs, layout.batch.spec, none), (none, specs, none))
-    return lambda params, batch, key=None: run(params, batch, key)
+    outs = (none, specs, none, none)
+    run = layout.on_devices(gradients, (specs, layout.batch.spec, none), outs)
+    return lambda params, batch, key=None: Gradients(*run(params, batch, key))
 
 
 def pipeline_program(c: Config, layout: Layout) -> Program:
@@ -120,8 +136,8 @@ def make_step(
         key = None
         if c.model.dropout > 0:
             key = jax.random.fold_in(named_key(c.seed, "dropout"), state.step)
-        loss, grads, n_valid = gradients(state.params, batch, key)
-        norm = optax.tree.norm(grads)
+        loss, grads, n_valid, norm = gradients(state.params, batch, key)
+        norm = optax.tree.norm(grads) if norm is None else norm
         clip = clip_factor(norm, c.optim.clip_norm)
         grads = jax.tree.map(lambda g: g * clip, grads)
         lr = learning_rate(state.step + 1) * growth_factor(c, batch.inputs.shape[0])
