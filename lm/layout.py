@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lm.config import MeshConfig
+from lm.device_order import arrange
 from lm.errors import BadInput
 from lm.model.spec import ParamSpec
 
@@ -30,7 +31,7 @@ REMEDIES = {
 class Layout:
     """A mesh with axes data, model, pipe, and whether parameters are sharded over data."""
 
-    mesh: jax.sharding.Mesh
+    mesh: Mesh
     fully_sharded: bool
 
     def spec(self, name: str, row: ParamSpec) -> PartitionSpec:
@@ -129,9 +130,5 @@ def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> La
             f"{spelled} need {needed} devices and there are {len(devices)}: change one axis, "
             "or set one of them to -1"
         )
-    return Layout(
-        jax.make_mesh(
-            tuple(sizes), AXES, devices=devices[:needed], axis_types=(AxisType.Auto,) * 3
-        ),
-        mesh.fully_sharded,
-    )
+    places = arrange(devices[:needed], dict(zip(AXES, sizes, strict=True)))
+    return Layout(Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3), mesh.fully_sharded)

@@ -24,6 +24,7 @@ from lm.progress import Progress, clock, say
 from lm.train import state as train_state
 from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
+from lm.train.explain import large_replicated
 from lm.train.setup import Run, build, load_data
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
@@ -120,6 +121,9 @@ class _Training:
             f"{h.steps:,} steps ({h.excess:,} tokens above the budget{epochs}), {h.flops:.3g} FLOPs"
             f"{resumed}"
         )
+        replicated = large_replicated(self.run)
+        if replicated:
+            say(f"large and whole on every device: {', '.join(replicated)}")
         if self.peak:
             say(f"mfu = model FLOPs per second (causal) / {self.peak:.4g} FLOP/s dense peak")
 
