@@ -119,7 +119,9 @@ def _loss_fwd(hidden, head, targets, weights, vocab):
     d_head, (losses, d_hidden) = jax.lax.scan(
         add, zero, _chunked(n, varying(hidden), targets, weights)
     )
-    return losses.sum(), (d_hidden.reshape(hidden.shape), d_head.astype(head.dtype))
+    # Cast now: the backward pass of all layers comes between here and the head's update.
+    saved = (d_hidden.reshape(hidden.shape), d_head.astype(head.dtype))
+    return losses.sum(), jax.lax.optimization_barrier(saved)
 
 
 def _loss_bwd(vocab, saved, g):

@@ -1,6 +1,7 @@
 """The model against its float64 twin, and what must hold whatever the numbers are."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 from lm import layout as layouts
 from lm.config import FFNS, MeshConfig, ModelConfig, OptimConfig
 from lm.loss import token_loss_sum
-from lm.model import attention, norm, position, transformer
+from lm.model import attention, fused, norm, position, transformer
 from lm.model.spec import flatten
 from lm.optim.build import build as build_optimizer
 from lm.train import state as train_state
@@ -339,6 +340,22 @@ def test_no_gradient_reaches_back_from_the_future_or_another_document(attend):
         np.testing.assert_array_equal(reached, seen)
 
 
+@pytest.mark.parametrize("kv_heads, packed", [(4, True), (2, False)])
+def test_the_splash_kernel_equals_the_definition(kv_heads, packed):
+    rng = np.random.default_rng(0)
+    draw = lambda n: jnp.float32(rng.normal(size=(2, 128, n, 8)))
+    q, k, v, by = draw(4), draw(kv_heads), draw(kv_heads), draw(4)
+    segments = jnp.asarray((np.arange(128) >= 50)[None].repeat(2, 0).astype(np.int32))
+    segments = segments if packed else None
+
+    def run(attend):
+        return jax.value_and_grad(lambda *qkv: (attend(*qkv, segments) * by).sum(), (0, 1, 2))
+
+    got = run(functools.partial(fused.splash, interpret=True))(q, k, v)
+    want = run(attention.plain)(q, k, v)
+    jax.tree.map(lambda a, b: close(a, b, 2e-6), got, want)
+
+
 # Loss
 
 
@@ -354,7 +371,9 @@ def test_a_zero_head_loses_ln_v_and_padding_gets_no_gradient(multiple):
     assert not np.asarray(gradient[V:]).any() and np.asarray(gradient[:V]).all()
 
 
-def test_loss_gradient_equals_autodiff_of_log_softmax():
+@pytest.mark.parametrize("held", [2**28, 3 * 32 * 4, 32 * 4])
+def test_loss_gradient_equals_autodiff_of_log_softmax(held, monkeypatch):
+    monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)  # all rows at once, three, or one
     rng = np.random.default_rng(0)
     hidden, head = jnp.float32(rng.normal(size=(12, 16))), jnp.float32(rng.normal(size=(32, 16)))
     targets = jnp.asarray(rng.integers(0, V, 12))
@@ -365,6 +384,7 @@ def test_loss_gradient_equals_autodiff_of_log_softmax():
         return 0.5 * -(log_p[np.arange(12), targets] * weights).sum()
 
     ours = lambda h, w: 0.5 * token_loss_sum(h, w, targets, weights, V)
+    close(ours(hidden, head), written_out(hidden, head), 1e-6)
     got, want = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (ours, written_out))
     close(got[0], want[0], 1e-6)
     close(got[1][0], want[1][0], 2e-6)
@@ -379,6 +399,19 @@ def test_loss_of_bfloat16_sums_in_float32():
     logits = np.asarray(hidden, np.float64) @ np.asarray(head, np.float64).T
     want = (np.log(np.exp(logits).sum(-1)) - logits[np.arange(64), targets]).sum()
     assert got.dtype == jnp.float32 and float(got) == pytest.approx(want, rel=1e-5)
+
+
+def test_the_loss_holds_a_part_of_its_logits(monkeypatch):
+    n, v, d = 4096, 2048, 64
+    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in (((n, d), "f4"), ((v, d), "f4"), ((n,), "i4"))]
+
+    def temporary(held):
+        monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)
+        mean = lambda h, w, t: token_loss_sum(h, w, t, jnp.ones(n), v)
+        both = jax.jit(jax.value_and_grad(mean, (0, 1)))
+        return both.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(4 * n * v // 16) < temporary(4 * n * v) / 4
 
 
 # How layers run
