@@ -68,9 +68,8 @@ def arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
 
 
 def _outermost(ordered: np.ndarray, sizes: Mapping[str, int], slow: str | None) -> np.ndarray:
-    """Returns devices in their order, with the axis that crosses slices changing last."""
-    if slow is None:
-        return ordered.reshape(tuple(sizes.values()))
-    axes = [slow, *(axis for axis in sizes if axis != slow)]
+    """Returns devices in their order, with the axis that crosses slices changing last, then those
+    that send least: where slices are not known, axes that talk stay within a process."""
+    axes = sorted(BY_TRAFFIC, key=lambda axis: axis != slow)
     array = ordered.reshape([sizes[axis] for axis in axes])
     return array.transpose([axes.index(axis) for axis in sizes])

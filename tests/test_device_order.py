@@ -31,9 +31,10 @@ def cpu(n, per_slice=None, platform="cpu"):
     ]
 
 
-def test_devices_without_a_torus_keep_their_order():
-    got = arrange(cpu(8), sizes(2, 2, 2))
-    assert [d.id for d in got.flat] == list(range(8)) and got.shape == (2, 2, 2)
+def test_devices_without_a_torus_keep_their_order_along_the_axes_that_talk():
+    got = np.vectorize(lambda d: d.id)(arrange(cpu(24)[::-1], sizes(3, 2, 4)))
+    data, model, pipe = np.indices((3, 2, 4))
+    assert (got == 6 * pipe + 2 * data + model).all()
 
 
 def test_gpus_of_one_box_stay_together():
