@@ -18,14 +18,13 @@ only with the same number of them.
 """
 
 import importlib.util
-import os
-import socket
 import sys
 
 from absl import flags
 
 from experiments import cli
-from launch.processes import Place, run_together
+from launch.places import places
+from launch.processes import run_together
 from lm.errors import BadInput
 
 _PROCESSES = flags.DEFINE_integer("processes", 2, "processes to start", lower_bound=1)
@@ -36,7 +35,6 @@ _CORES = flags.DEFINE_integer(
 _GRACE = flags.DEFINE_float(
     "grace", 60.0, "seconds to save and end in, once told to stop", lower_bound=0.0
 )
-JOIN_SECONDS = 120  # all start at once here
 
 _command: list[str] = []  # what stood behind `--`
 
@@ -58,40 +56,6 @@ def main() -> int:
     return run_together(
         command, places(_PROCESSES.value, _DEVICES.value, _CORES.value), _GRACE.value
     )
-
-
-def places(n_processes: int, n_devices: int, n_cores: int | None) -> list[Place]:
-    """Returns the environment and the processors of each process of a group on this machine.
-
-    Raises BadInput where there are fewer processors than asked for.
-    """
-    shares: list[list[int] | None] = [None] * n_processes
-    if n_cores:
-        have = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if n_processes * n_cores > len(have):
-            raise BadInput(
-                f"{n_processes} processes with {n_cores} processors each need "
-                f"{n_processes * n_cores}, and there are {len(have)} to give: lower --processes or "
-                "--cores"
-            )
-        shares = [have[i * n_cores : (i + 1) * n_cores] for i in range(n_processes)]
-    address = f"127.0.0.1:{_free_port()}"
-    common = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(n_devices),
-        "JAX_NUM_PROCESSES": str(n_processes),
-        "JAX_COORDINATOR_ADDRESS": address,
-        "JAX_COORDINATOR_BIND_ADDRESS": address,
-        "ISOFLOP_JOIN_SECONDS": str(JOIN_SECONDS),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return [Place(common | {"JAX_PROCESS_ID": str(i)}, share) for i, share in enumerate(shares)]
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def run() -> None:

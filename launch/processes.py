@@ -11,22 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO, NamedTuple
+from collections.abc import Sequence
+from typing import IO
 
+from launch.places import Place
 from lm.progress import warn
 
 POLL_SECONDS = 0.05
 MISSED_SECONDS = 5.0  # after one failed, the others get so long: they cannot save without it
 NOISE = b"[Gloo] Rank "  # a line for every set of devices that get connected
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-
-
-class Place(NamedTuple):
-    """What one process has of its own."""
-
-    environment: Mapping[str, str]
-    cores: Sequence[int] | None  # the processors it may use; None: all
 
 
 def run_together(command: Sequence[str], places: Sequence[Place], grace: float) -> int:

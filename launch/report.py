@@ -17,7 +17,6 @@ from launch.topology import Machine
 from lm import budget
 from lm.device_order import n_slices, slice_of, slow_axis
 
-
 FUSED_ATTENTION = ("tpu_custom_call", "__cudnn$fmha")  # custom calls that attention can run in
 
 

@@ -179,6 +179,30 @@ def test_pipelines(
     equal_to_one_device(got, one_device(name, packed, n_layers=4))
 
 
+MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2), (2, 1, 4), (1, 2, 4)]
+SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)]
+
+
+@pytest.mark.layouts
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("schedule, repeats", SCHEDULES)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["tied", "untied", "gqa"])
+@pytest.mark.parametrize("fully_sharded", [False, True])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_layout(one_device, mesh, fully_sharded, name, packed, schedule, repeats, recompute):
+    pipeline = PipelineConfig(schedule, 4, repeats, recompute)
+    if mesh[2] == 1:
+        if (schedule, recompute) != ("gpipe", True):
+            pytest.skip("no pipeline: the schedule makes no difference")
+        pipeline = PipelineConfig()
+    more: dict = {"n_layers": 8}
+    if mesh[1] == 8:
+        more |= {"n_heads": 8, "n_kv_heads": 2 if name == "gqa" else 8}
+    got = everything(MeshConfig(*mesh, fully_sharded), name, packed, pipeline=pipeline, **more)
+    equal_to_one_device(got, one_device(name, packed, **more))
+
+
 def test_counters_inside_the_branches_equal_the_table():
     c = config(MeshConfig(pipe=4), n_layers=4)
     run = Run(c, [batch(0, False)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.local import places
+from launch.places import places
 from lm.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
