@@ -45,8 +45,16 @@ def with_vocabulary(c: Config, tokenizer_size: int) -> Config:
 
 
 def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> Run:
-    """Returns the run's parts on this process's devices; checks that batches fit the mesh."""
+    """Returns the run's parts on this process's devices; raises BadInput where `check` does."""
     layout = layout or make_layout(c.mesh)
+    check(c, layout)
+    model = transformer.build(c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats)
+    tx = build_optimizer(c.optim, model.table)
+    return Run(c, dataset, layout, model, tx, budget.horizon(c))
+
+
+def check(c: Config, layout: Layout) -> None:
+    """Raises BadInput where batches, sequences or the attention do not fit the layout."""
     t = c.train
     name, parts = "train.accumulate", t.accumulate
     if layout.stages > 1:
@@ -73,6 +81,3 @@ def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> R
             f"model.attention={c.model.attention} runs on a {needed.upper()} and these devices are "
             f"{have}s: set model.attention=blocked"
         )
-    model = transformer.build(c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats)
-    tx = build_optimizer(c.optim, model.table)
-    return Run(c, dataset, layout, model, tx, budget.horizon(c))
