@@ -171,7 +171,7 @@ def _collectives(
         far = what.slow or (what.groups is not None and what.groups.crossing(slices) > 1)
         if what.slow:
             axis = slow or "unknown"
-        if axis:  # else a group of one
+        if axis and count:  # else a group of one, or in a branch that is not taken
             place = {
                 "kind": what.kind,
                 "axis": axis,

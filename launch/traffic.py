@@ -14,6 +14,7 @@ BOOKKEEPING = (
     "AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone", "Sharding",
     "SPMDFullToShardShape", "SPMDShardToFullShape", "AssumeGatherIndicesInBound", "MoveToHost",
     "MoveToDevice", "ConcatBitcast", "GatherScatterIndicesBitpacked",
+    "ZeroCrop", "SliceId",
 )  # fmt: skip
 # Instructions that move nothing themselves.
 FREE = (
