@@ -30,7 +30,7 @@ format: venv
 	$(VENV)/bin/ruff check --fix lm experiments launch tests
 
 test: lint
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 test-layouts: venv
 	$(PY) -m pytest -m layouts
