@@ -311,3 +311,24 @@ def test_the_explained_layout_adds_up():
     wide = config(MeshConfig(2, fully_sharded=False), d_model=1024, d_ff=2048, n_heads=8)
     assert "head" not in explain.large_replicated(setup.build(freeze(to_dict(wide)), None))
     assert "blocks/ffn/up" in explain.large_replicated(setup.build(freeze(to_dict(wide)), None))
+
+
+def temporary_bytes(schedule: str, m: int, repeats: int = 1) -> int:
+    """Of a step with m micro-batches of one row of 64 tokens, on 4 stages."""
+    pipeline = PipelineConfig(schedule, m, repeats)
+    model = dict(n_layers=8, d_model=64, d_ff=128, max_length=64)
+    c = config(MeshConfig(pipe=4), pipeline=pipeline, **model)
+    c = dataclasses.replace(c, train=dataclasses.replace(c.train, batch_size=m))
+    run = Run(c)
+    state = train_state.abstract(run.model.table, run.tx, run.layout)
+    of = lambda kind: jax.ShapeDtypeStruct((m, 64), kind, sharding=run.layout.batch)
+    step = jit_step(c, run.model, run.tx, 10, run.layout)
+    with jax.set_mesh(run.layout.mesh):
+        compiled = step.lower(state, Batch(of("int32"), of("int32"), of("float32"))).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_1f1b_memory_does_not_grow_with_micro_batches():
+    few, many = temporary_bytes("1f1b", 8), temporary_bytes("1f1b", 64)
+    assert many == pytest.approx(few, rel=0.02)
+    assert temporary_bytes("gpipe", 64) > 3 * many

@@ -58,9 +58,10 @@ class Run:
         self.n_groups = program.stages * program.repeats
         self.key = key
         rows = jax.tree.leaves(batch)[0].shape[0] // program.microbatches
-        # Micro-batch i takes rows i, i + m, ... of each device, as accumulation does.
+        # Micro-batch i takes rows i, i + m, ... of each device, as accumulation does. Cut out where
+        # they are used: a copy in another order would grow with the number of micro-batches.
         self.parts = jax.tree.map(
-            lambda x: x.reshape(rows, program.microbatches, *x.shape[1:]).swapaxes(0, 1),
+            lambda x: x.reshape(rows, program.microbatches, *x.shape[1:]),
             varying(batch, DATA, PIPE),
         )
         chunks = lambda w: w.reshape(program.repeats, -1, *w.shape[model.layer_dims :])
@@ -76,7 +77,7 @@ class Run:
 
     def _part(self, t) -> Batch:
         i = self._at(self.program.microbatch, t)
-        return jax.tree.map(lambda x: x[i], self.parts)
+        return jax.tree.map(lambda x: x[:, i], self.parts)
 
     def _group(self, t) -> jax.Array:
         return self._at(self.program.chunk, t) * self.program.stages + self.stage
