@@ -141,8 +141,18 @@ def make_step(
         clip = clip_factor(norm, c.optim.clip_norm)
         grads = jax.tree.map(lambda g: g * clip, grads)
         lr = learning_rate(state.step + 1) * growth_factor(c, batch.inputs.shape[0])
-        updates, opt = tx.update(grads, state.opt, state.params)
-        params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
+
+        def update(grads, opt, params):
+            updates, opt = tx.update(grads, opt, params)
+            return jax.tree.map(lambda p, u: p - lr * u, params, updates), opt
+
+        args = (grads, state.opt, state.params)
+        if c.train.reproducible:
+            # Always true, which the compiler cannot know: fused with the sums before it, which
+            # differ between layouts, the update would round differently.
+            params, opt = jax.lax.cond(n_valid >= 0, update, lambda g, o, p: (p, o), *args)
+        else:
+            params, opt = update(*args)
         metrics = {"loss": loss, "grad_norm": norm, "clip": clip, "lr": lr, "n_valid": n_valid}
         return TrainState(state.step + 1, params, opt), metrics
 
