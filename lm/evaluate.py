@@ -1,11 +1,13 @@
 """Evaluation on the whole validation split, every target once."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from lm import group
 from lm.config import Config
 from lm.data.build import Dataset
 from lm.layout import Layout
@@ -28,11 +30,17 @@ class Evaluator:
         self._dataset, self._layout = dataset, layout
         self._batches = dataset.validation(rows, layout.local_rows(rows))
         self._loss_sum = jax.jit(make_evaluate(model, c, layout), out_shardings=layout.replicated)
+        self._compiled: Callable | None = None
 
     def __call__(self, params) -> Evaluation:
+        if self._compiled is None:
+            batch = self._layout.put_batch(self._batches[0])
+            self._compiled = self._loss_sum.lower(params, batch).compile()
+            group.meet("compiled the evaluation")
+        run = self._compiled
         # Sums of a batch in float32 on the device, of all batches in float64 here.
         # One at a time: simulated devices with two batches at once wait for each other for ever.
-        loss_sum = lambda b: float(np.asarray(self._loss_sum(params, self._layout.put_batch(b))))
+        loss_sum = lambda b: float(np.asarray(run(params, self._layout.put_batch(b))))
         total = math.fsum(loss_sum(b) for b in self._batches)
         nats = total / self._dataset.n_validation_tokens
         n_bytes = self._dataset.validation_bytes

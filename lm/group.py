@@ -3,11 +3,14 @@
 A process learns its place here and nowhere else: from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
 and JAX_PROCESS_ID, and what these leave out from the cluster that JAX recognises (a Slurm step of
 several tasks). Without any of them it is alone, and everything here is free. Process 0 writes the
-files and tells the user; checkpoints are written by all. Imports nothing heavy until it joins.
+files and tells the user; checkpoints are written by all. ISOFLOP_JOIN_SECONDS and
+ISOFLOP_HEARTBEAT_SECONDS bound the wait for processes that do not come, or no longer answer.
+Imports nothing heavy until it joins.
 """
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -16,6 +19,8 @@ from lm import progress
 from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stopped
 
 JOIN_SECONDS = 300  # hosts of one job start minutes apart
+HEARTBEAT_SECONDS = 100  # JAX ends every process when one has been silent for so long
+MEET_SECONDS = 3600  # compiling takes some processes longer than others, but not this much
 LEAVE_SECONDS = 60  # at the end, processes wait so long for each other
 KINDS = (BadInput, CannotSave, CannotFinish, Diverged, Stopped)  # errors that cross processes
 
@@ -46,7 +51,8 @@ def announced() -> bool:
 def join() -> None:
     """Joins the group that the environment names, if any: before any other use of JAX.
 
-    Raises BadInput for an environment that cannot be meant, CannotFinish if the others do not come.
+    Raises BadInput for an environment that cannot be meant. If the others do not come, says so and
+    ends the process with exit code 1.
     """
     global _index, _size
     if not announced():
@@ -58,27 +64,40 @@ def join() -> None:
     if None not in place.values():
         place["cluster_detection_method"] = "deactivate"
     seconds = _number("ISOFLOP_JOIN_SECONDS", JOIN_SECONDS)
+    # JAX itself would abort without a word to the user.
+    patience = threading.Timer(seconds, _nobody_came, (seconds, place))
+    patience.daemon = True
+    patience.start()
     import jax
 
     try:
         jax.distributed.initialize(
-            **place, initialization_timeout=seconds, shutdown_timeout_seconds=LEAVE_SECONDS
+            **place,
+            initialization_timeout=2 * seconds,
+            heartbeat_timeout_seconds=_number("ISOFLOP_HEARTBEAT_SECONDS", HEARTBEAT_SECONDS),
+            shutdown_timeout_seconds=LEAVE_SECONDS,
         )
+        _index, _size = jax.process_index(), jax.process_count()
     except (ValueError, TypeError) as e:
         raise BadInput(
             f"the environment does not say which process this is ({str(e).splitlines()[0]}): set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or unset all three"
         ) from e
-    except RuntimeError as e:
-        raise CannotFinish(
-            f"the processes of this run did not meet within {seconds} seconds: see that all "
-            f"{place['num_processes'] or 'of them'} run and reach the first one's address"
-        ) from e
-    _index, _size = jax.process_index(), jax.process_count()
+    finally:
+        patience.cancel()
     sys.excepthook = _fail
     if not first():
         progress.be_quiet()
     progress.say(f"{_size} processes with {len(jax.local_devices())} devices each")
+
+
+def _nobody_came(seconds: int, place: dict[str, Any]) -> None:
+    n, address = place["num_processes"], place["coordinator_address"]
+    progress.warn(
+        f"the processes of this run did not meet within {seconds} seconds: see that all "
+        f"{n or 'of them'} were started and reach {address or 'the first one'}"
+    )
+    end_alone(1)
 
 
 def _number(variable: str, default: int = 0) -> int:
@@ -108,6 +127,15 @@ def together(work: Callable[[], T]) -> T:
     if failed:
         raise KINDS[failures[failed[0]] - 1]("")
     return value  # type: ignore[return-value]
+
+
+def meet(where: str) -> None:
+    """Returns once every process is here, with what takes them unequal times (compiling) behind it:
+    the first sum over new devices waits for 30 seconds only. All call it; no name twice."""
+    if _size > 1:
+        from orbax.checkpoint import multihost
+
+        multihost.get_barrier_sync_fn()(key=f"isoflop {where}", timeout_ms=MEET_SECONDS * 1000)
 
 
 def everywhere(here: bool) -> bool:

@@ -187,6 +187,7 @@ class _Training:
             return step.lower(abstract, Batch(*batch)).compile()
 
         programs = {rows: compiled(rows) for rows in sizes}
+        group.meet("compiled")
         say(f"{self.workdir.name}: compiled in {clock(time.monotonic() - started)}")
         self.row_started = time.monotonic()
         return programs
