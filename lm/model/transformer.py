@@ -110,7 +110,8 @@ class Block(nnx.Module):
             k = norm.normalize("rmsnorm", k, p["key_norm"], None, m.norm_eps)
         if rope is not None:
             q, k = position.rotate(q, *rope), position.rotate(k, *rope)
-        y_BTNH, aux = attend(q, k, v)
+        with jax.named_scope("attend"):  # what launch.compile counts as attention
+            y_BTNH, aux = attend(q, k, v)
         branch = _branch(attention.project_out(p, y_BTNH), p.get("out_bias"))
         x_BTD = self._add(x_BTD, drop(branch, 0), self.attention_norm)
         h = gather_time(self.ffn_norm(x_BTD) if m.norm_position == "pre" else x_BTD)
