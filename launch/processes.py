@@ -19,7 +19,7 @@ from lm.progress import warn
 
 POLL_SECONDS = 0.05
 MISSED_SECONDS = 5.0  # after one failed, the others get so long: they cannot save without it
-NOISE = b"[Gloo] Rank "  # a line for every set of devices that get connected
+NOISE = (b"[Gloo] Rank ", b"connected peer ranks")  # a line, or parts, for every set of devices
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -129,7 +129,7 @@ class _Child:
 
 def _copy(index: int, source: IO[bytes], sink: IO[str]) -> None:
     for line in source:
-        if not line.startswith(NOISE):
+        if not any(part in line for part in NOISE):
             text = line.decode(errors="replace").rstrip("\r\n")
             print(f"[{index}] {text}", file=sink, flush=True)
 
