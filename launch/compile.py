@@ -16,16 +16,16 @@ with every number. Exit code 2: the config, or it does not fit; 1: the compiler 
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 
-from experiments import cli, config_source
+from experiments import cli
+from launch import asked
 from launch.apart import apart
 from launch.report_text import text
 from launch.topology import read_name
 from lm.config import to_dict
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput
 from lm.progress import say
 
 _TOPOLOGY = flags.DEFINE_string("topology", None, "the machine to compile for, such as v5e:4x4")
@@ -33,18 +33,11 @@ _OUT = flags.DEFINE_string("out", None, "the folder that gets compile.json; made
 
 
 def main() -> None:
-    c = config_source.from_flags().config()
-    if c.model.vocab_size is None:
-        raise BadInput(
-            "model.vocab_size is none and the data is not read here: add "
-            "--config.model.vocab_size=N (256 for bytes)"
-        )
+    c = asked.config()
     if not _TOPOLOGY.value:
         raise BadInput("no machine given: add --topology=v5e:4x4 or another chip and shape")
     read_name(_TOPOLOGY.value)
-    out = Path(_OUT.value) if _OUT.value else None
-    if out and out.exists() and not out.is_dir():
-        raise BadInput(f"--out={out} is a file: name a folder")
+    out = asked.folder(_OUT.value)
     from launch.compiled import report  # after the flags are checked: a mistake is told at once
 
     what = f"compiling for {_TOPOLOGY.value}"
@@ -52,12 +45,7 @@ def main() -> None:
     found = apart(what, report, to_dict(c), _TOPOLOGY.value)
     found = {"command": " ".join(sys.argv), "config": to_dict(c), **found}
     print(text(found))
-    if out:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "compile.json").write_text(json.dumps(found, indent=1) + "\n")
-        except OSError as e:
-            raise CannotSave(f"cannot write in {out}: {e.strerror or e}") from e
+    asked.write(out, {"compile.json": json.dumps(found, indent=1) + "\n"})
 
 
 def run() -> None:

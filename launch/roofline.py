@@ -63,8 +63,9 @@ def predict(
     seconds["memory"] = tally.hbm_bytes / (chip.hbm_bandwidth / share)
     beside: dict[str, float] = defaultdict(float)
     exposed = 0.0
+    slices = [slice_of(d) for d in devices]
     for what, times in tally.collectives.items():
-        for axis, sent, bandwidth in _sent(what, mesh, devices, machine):
+        for axis, sent, bandwidth in _sent(what, mesh, devices, slices, machine):
             if bandwidth is None:
                 unknown.append(f"the bandwidth of {chip.name} between slices")
                 continue
@@ -79,7 +80,7 @@ def predict(
     return Prediction(longest + exposed, bound, seconds, exposed, tuple(dict.fromkeys(unknown)))
 
 
-def _sent(what: Collective, mesh: Mapping[str, int], devices: Sequence[Any], machine: Machine):
+def _sent(what: Collective, mesh: Mapping[str, int], devices, slices, machine: Machine):
     """Yields (network, bytes a device sends, bytes/s of a chip) of one exchange."""
     chip = machine.chip
     if what.slow:
@@ -89,11 +90,11 @@ def _sent(what: Collective, mesh: Mapping[str, int], devices: Sequence[Any], mac
         yield "unknown", what.wire_bytes, chip.link_bandwidth
         return
     axis = what.groups.axes(mesh)
-    slices = what.groups.crossing([slice_of(d) for d in devices])
-    if axis and slices > 1:
+    n_slices = what.groups.crossing(slices)
+    if axis and n_slices > 1:
         # Each device talks to its likes in the other slices about its part, then inside.
-        inside = what.size // slices if not what.groups.pairs else 1
-        part = replace(what, size=slices, tensor_bytes=what.tensor_bytes // inside)
+        inside = what.size // n_slices if not what.groups.pairs else 1
+        part = replace(what, size=n_slices, tensor_bytes=what.tensor_bytes // inside)
         yield SLOW, part.wire_bytes, chip.slow_bandwidth
         if inside > 1:
             yield axis, replace(what, size=inside).wire_bytes, chip.link_bandwidth

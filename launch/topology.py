@@ -77,19 +77,26 @@ def read_name(name: str) -> tuple[chips.Chip, tuple[int, ...], int]:
     return chip, shape, int(found.group(1) or 1)
 
 
-def machine(name: str) -> Machine:
-    """Returns the named machine; raises BadInput where there is none such or no compiler for it.
-
-    Loads the compiler into this process and sets its environment variables where they are not set.
-    """
+def require_compiler(name: str) -> None:
+    """Raises BadInput where the compiler for the named machine is not installed."""
     chip, shape, slices = read_name(name)
-    found = Machine(name, chip, shape, slices, [])
-    if importlib.util.find_spec(found.compiler.replace("-", "_")) is None:
+    compiler = Machine(name, chip, shape, slices, []).compiler
+    if importlib.util.find_spec(compiler.replace("-", "_")) is None:
         raise BadInput(
             f"--topology={name} needs a compiler that is not installed: pip install "
             f"'isoflop[{'tpu' if chip.ring else 'cuda'}]' (Linux on x86-64; no accelerator is "
             "needed)"
         )
+
+
+def machine(name: str) -> Machine:
+    """Returns the named machine; raises BadInput where there is none such or no compiler for it.
+
+    Loads the compiler into this process and sets its environment variables where they are not set.
+    """
+    require_compiler(name)
+    chip, shape, slices = read_name(name)
+    found = Machine(name, chip, shape, slices, [])
     for key, value in OFFLINE.items():
         os.environ.setdefault(key, value)
     from jax.errors import JaxRuntimeError

@@ -1,6 +1,7 @@
 """Dataclasses from plain values: types enforced, unknown names answered with the nearest one."""
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -43,13 +44,16 @@ def _nearest(root: Any, prefix: list[str], name: str, hints: Mapping[str, Any]) 
     return f": did you mean {'.'.join([*prefix, near[0]])}?"
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def build(root: Any, values: Mapping[str, Any], where: str) -> Any:
     """Returns an instance of the dataclass `root` from nested mappings that name every field."""
     return _build_group(root, root, values, where, "")
 
 
 def _build_group(root: Any, cls: Any, values: Mapping[str, Any], where: str, prefix: str) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     done = {}
     if not hasattr(values, "items"):  # a ConfigDict is not a Mapping
         raise BadInput(

@@ -1,0 +1,39 @@
+"""What the commands that know no data were asked for, checked; and where they write."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments import config_source
+from lm.config import Config
+from lm.errors import BadInput, CannotSave
+
+
+def config() -> Config:
+    """Returns the config of the command line, which has to say its vocabulary size."""
+    c = config_source.from_flags().config()
+    if c.model.vocab_size is None:
+        raise BadInput(
+            "model.vocab_size is none and the data is not read here: add "
+            "--config.model.vocab_size=N (256 for bytes)"
+        )
+    return c
+
+
+def folder(value: str | None) -> Path | None:
+    """Returns the folder of --out, None where none is asked for."""
+    out = Path(value) if value else None
+    if out and out.exists() and not out.is_dir():
+        raise BadInput(f"--out={out} is a file: name a folder")
+    return out
+
+
+def write(out: Path | None, files: Mapping[str, str]) -> None:
+    """Writes the texts by their file names, if a folder was asked for."""
+    if not out:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text)
+    except OSError as e:
+        raise CannotSave(f"cannot write in {out}: {e.strerror or e}") from e
