@@ -91,7 +91,7 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C reaches us alone, and we pass it on once
-            preexec_fn=_before(place.cores),
+            preexec_fn=settle(place.cores),
         )
         self._listeners: list[threading.Thread] = []
 
@@ -134,15 +134,14 @@ def _copy(index: int, source: IO[bytes], sink: IO[str]) -> None:
             print(f"[{index}] {text}", file=sink, flush=True)
 
 
-def _before(cores: Sequence[int] | None):
-    """Returns what a new process does before it becomes the command."""
+def settle(cores: Sequence[int] | None):
+    """Returns what a new process does before it becomes a command: takes its processors, and asks
+    to be sent SIGTERM, so that it saves and ends, when the process that started it is gone."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def prepare() -> None:
         if libc is not None:
-            libc.prctl(
-                1, signal.SIGTERM
-            )  # PR_SET_PDEATHSIG: should we be killed, it saves and ends
+            libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
         if cores is not None:
             os.sched_setaffinity(0, cores)
 

@@ -27,6 +27,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli
+from launch.processes import settle
 from lm.errors import BadInput, CannotFinish
 from lm.progress import say
 
@@ -121,7 +122,7 @@ def _start(cores: list[int], changes: dict[str, Any], workdir: Path, text: Path)
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        preexec_fn=settle(cores),
     )
 
 
