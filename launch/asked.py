@@ -1,7 +1,11 @@
-"""What the commands that know no data were asked for, checked; and where they write."""
+"""What the commands that read no data were asked for, checked; and how they write."""
 
-from collections.abc import Mapping
+import csv as csv_module
+import io
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments import config_source
 from lm.config import Config
@@ -37,3 +41,23 @@ def write(out: Path | None, files: Mapping[str, str]) -> None:
             (out / name).write_text(text)
     except OSError as e:
         raise CannotSave(f"cannot write in {out}: {e.strerror or e}") from e
+
+
+def report(path: str) -> dict[str, Any]:
+    """Returns what a compile.json holds; BadInput for another file."""
+    try:
+        found = json.loads(Path(path).read_text())
+        needed = ("config", "chip", "n_chips", "mesh", "batch_size", "predicted")
+        return found | {key: found[key] for key in needed}
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise BadInput(f"--compiled={path} is no compile.json of launch.compile: {e}") from e
+
+
+def csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows as CSV; columns are those of any row, in the order in which they come up."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv_module.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -15,15 +15,10 @@ compile.json files of launch.compile; those that are points of a line are drawn 
 the table beside the estimate. In --out: efficiency.csv and efficiency.png. No compiler is needed.
 """
 
-import json
-from pathlib import Path
-from typing import Any
-
 from absl import flags
 
 from experiments import cli
 from launch import asked
-from launch.search_text import csv
 from lm import chips
 from lm.errors import BadInput
 
@@ -39,22 +34,14 @@ def main() -> None:
         names = ", ".join(chip.name for chip in chips.CHIPS)
         raise BadInput(f"--chip={_CHIP.value}: the chip is one of {names}")
     out = asked.folder(_OUT.value)
-    reports = [_report(path) for path in _COMPILED.value]
+    reports = [asked.report(path) for path in _COMPILED.value]
     from launch.curves import chart, curves, text  # after the flags are checked
 
     rows = curves(c, _CHIP.value, _ROWS.value, reports)
     print(text(rows))
-    asked.write(out, {"efficiency.csv": csv(rows)})
+    asked.write(out, {"efficiency.csv": asked.csv(rows)})
     if out:
         chart(rows, _CHIP.value, out / "efficiency.png")
-
-
-def _report(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(Path(path).read_text())
-        return found | {key: found[key] for key in ("config", "chip", "n_chips", "predicted")}
-    except (OSError, ValueError, TypeError, KeyError) as e:
-        raise BadInput(f"--compiled={path} is no compile.json of launch.compile: {e}") from e
 
 
 def run() -> None:

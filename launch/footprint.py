@@ -15,9 +15,7 @@ The compiler decides what it keeps and what it forms twice: against compiled pro
 """
 
 from launch.pieces import Pieces
-from lm.config import FUSED_ATTENTION
 from lm.loss import LOGITS_BYTES
-from lm.model.attention import share_computed
 from lm.pipeline.program import Program
 
 
@@ -28,46 +26,42 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     own = whole // pieces.layout.model_size  # of an activation between layers
     weights = pieces.held_of_layer
     if program is None:
-        kept = pieces.layers * (own if m.remat else _residuals(pieces))
+        kept = pieces.layers * _left(pieces)
     else:
         layers = pieces.layers // program.repeats
-        # Kept residuals hold the weights as they went into the products.
-        of_layer = own if c.pipeline.recompute else _residuals(pieces) + pieces.w * weights
-        kept = program.stash_size * (layers * of_layer + own)
-        kept += (program.inbox_size + program.ct_size + 4) * own
+        kept = stash(pieces, program) + (program.inbox_size + program.ct_size + 4) * own
         # An input part hands on what it computed again, and the gradients that weights' need.
-        kept += program.deferred_size * layers * 2 * _residuals(pieces)
+        kept += program.deferred_size * layers * 2 * pieces.residuals
     ff = (5 if m.gated else 3) * pieces.ff * pieces.tokens
     heads = (2 * pieces.queries + 2 * pieces.keys) * pieces.tokens
-    of_layer = 4 * own + 3 * whole + pieces.w * (ff + heads) + (pieces.w + pieces.r) * weights
-    of_layer += _scores(pieces)
+    work = 4 * own + 3 * whole + pieces.w * (ff + heads) + (pieces.w + pieces.r) * weights
+    work += pieces.scores
     head = pieces.vocab * m.d_model
     logits = min(4 * pieces.tokens * pieces.vocab, LOGITS_BYTES)
-    of_loss = 3 * logits + 2 * whole + head * (pieces.w + 4)
+    # Of the logits' part: itself in float32 and its gradient in the compute dtype; exp beside it
+    # where a sum over devices comes between.
+    copies = 1 + pieces.w / 4 + (pieces.layout.model_size > 1)
+    of_loss = copies * logits + 2 * whole + head * (pieces.w + 4)
+    if program is None and c.train.accumulate == 1:
+        of_loss -= 4 * pieces.held  # the layers' gradients come after it
     return {
         "state": int(pieces.held * 4 * (1 + pieces.moments)),
         "gradients": 4 * pieces.held,
         "batch": 12 * pieces.rows * pieces.microbatches * c.length,
         "kept": int(kept),
-        "working": int(max(of_layer, of_loss)),
+        "working": int(max(work, of_loss)),
     }
 
 
-def _residuals(pieces: Pieces) -> float:
-    """Returns the bytes that one layer's backward reads of its forward, parameters left out."""
-    m = pieces.config.model
-    own = pieces.tokens / pieces.layout.model_size
-    norms = 2 * own * 2 * 4 * m.d_model  # input and normalised, float32
-    inputs = (3 + (2 if m.gated else 1)) * m.d_model  # of every product with weights, as written
-    heads = 3 * pieces.queries + 2 * pieces.keys  # the output twice, query, key, value
-    ff = (6 if m.ffn in ("swiglu", "geglu") else 4 if m.gated else 3) * pieces.ff
-    return norms + pieces.w * pieces.tokens * (inputs + heads + ff) + _scores(pieces)
+def stash(pieces: Pieces, program: Program) -> float:
+    """Returns the bytes of a pipeline's buffers of what forwards leave for backwards."""
+    of_loss = pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
+    return program.stash_size * (pieces.layers // program.repeats * _left(pieces) + of_loss)
 
 
-def _scores(pieces: Pieces) -> float:
-    """Returns the bytes of a layer's attention weights where no kernel hides them."""
-    m, length = pieces.config.model, pieces.config.length
-    if m.attention in FUSED_ATTENTION:
-        return 0.0
-    n_heads = pieces.queries // m.head_dim
-    return pieces.w * pieces.tokens * n_heads * length * share_computed(m.attention, length)
+def _left(pieces: Pieces) -> float:
+    """Returns the bytes that one layer's forward leaves for its backward."""
+    if pieces.again:
+        return pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
+    # Residuals hold the weights as they went into the products.
+    return pieces.residuals + pieces.w * pieces.held_of_layer

@@ -17,7 +17,8 @@ data      Fully sharded, a layer's weights are gathered forward and once more wh
 model     A layer gathers [n, D] twice and scatters it twice, W bytes a value, backward the same,
           again two and one (Korthikanti et al. 2022, arXiv 2205.05198).
 memory    Each product reads both its factors and writes its result once, W bytes a value;
-          PASSES more of every activation for what lies between products.
+          PASSES more of every activation for what lies between products. Residuals that are kept
+          for the backward are written and read once more.
 
 The embedding crosses `data` as rows or as a table, whichever is smaller (lm/model/embedding.py).
 """
@@ -114,6 +115,33 @@ class Pieces:
         """Values of the optimizer's state for each parameter, on average: 2 of AdamW."""
         return _moments(self.config.optim, self.config.model)
 
+    # What forwards leave for backwards.
+
+    @property
+    def again(self) -> bool:
+        """Whether a backward computes its layer again from its input."""
+        c = self.config
+        return c.pipeline.recompute if self.layout.stages > 1 else c.model.remat
+
+    @property
+    def residuals(self) -> float:
+        """Bytes that one layer's backward reads of its forward, parameters left out."""
+        m, own = self.config.model, self.tokens / self.sizes[MODEL]
+        norms = 2 * own * 2 * 4 * m.d_model  # input and normalised, float32
+        inputs = (3 + (2 if m.gated else 1)) * m.d_model  # of each product with weights
+        heads = 3 * self.queries + 2 * self.keys  # the output twice, query, key, value
+        ff = (6 if m.ffn in ("swiglu", "geglu") else 4 if m.gated else 3) * self.ff
+        return norms + self.w * self.tokens * (inputs + heads + ff) + self.scores
+
+    @property
+    def scores(self) -> float:
+        """Bytes of a layer's attention weights where no kernel hides them."""
+        m, length = self.config.model, self.config.length
+        if m.attention in FUSED_ATTENTION:
+            return 0.0
+        n_heads = self.queries // m.head_dim
+        return self.w * self.tokens * n_heads * length * share_computed(m.attention, length)
+
     # Exchanges.
 
     def groups(self, axes: Iterable[str]) -> Groups:
@@ -179,6 +207,7 @@ class Pieces:
         self.projections(t, last=last)
         self.attention(t, 2)
         self.passes(t, PASSES / 2)
+        t.hbm_bytes += 0 if self.again else self.residuals
         self.exchange(t, "all-gather", (DATA,), self.w * self.gathered("blocks/") / self.layers)
         self.exchange(t, "all-gather", (MODEL,), self._activation, 2)
         self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2 if last else 1)
@@ -198,6 +227,7 @@ class Pieces:
             self.exchange(t, "all-gather", (MODEL,), self._activation, 2)
             self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2)
         self.passes(t, PASSES / 2 * (of_input + of_weights))
+        t.hbm_bytes += 0 if self.again else self.residuals
         if of_weights:
             values = self.gathered("blocks/") / self.layers
             self.exchange(t, "reduce-scatter", (DATA,), self.r * values)

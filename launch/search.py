@@ -19,18 +19,15 @@ Exit code 2: no layout is legal, or none fits; 1: the compiler failed on all it 
 
 import json
 import sys
-from typing import Any
 
 from absl import flags
 
 from experiments import cli
 from launch import asked
-from launch.apart import apart
-from launch.search_text import best, csv, sentence, table
 from launch.topology import read_name, require_compiler
 from lm.config import to_dict
-from lm.errors import BadInput, CannotFinish
-from lm.progress import Progress, say
+from lm.errors import BadInput
+from lm.progress import say
 
 _TOPOLOGY = flags.DEFINE_string("topology", None, "the machine to search for, such as v5p:4x4x4")
 _COMPILE = flags.DEFINE_integer("compile", 3, "layouts to compile; 0: none", lower_bound=0)
@@ -47,6 +44,8 @@ def main() -> None:
         require_compiler(_TOPOLOGY.value)
     from launch.paper import on_paper  # after the flags are checked: a mistake is told at once
     from launch.ranking import nothing_fits, rank
+    from launch.search_text import best, sentence, table
+    from launch.trials import compile_best
 
     machine = on_paper(_TOPOLOGY.value)
     ranking = rank(c, machine)
@@ -76,41 +75,9 @@ def main() -> None:
         ],
         "chosen": chosen,
     }
-    asked.write(out, {"search.csv": csv(rows), "search.json": json.dumps(whole, indent=1) + "\n"})
-
-
-def compile_best(found, topology: str, wanted: int) -> dict[int, dict[str, Any]]:
-    """Returns what compiling said of layouts, by their place: `wanted` that pass, or an error.
-
-    What the compiler refuses (out of memory, its own failures) is passed over, at most as often as
-    layouts are wanted.
-    """
-    if not wanted:
-        return {}
-    from launch.compiled import report
-
-    said: dict[int, dict[str, Any]] = {}
-    passed = 0
-    progress = Progress("compiling", min(wanted, len(found)), unit="layout")
-    for i, ranked in enumerate(found[: 2 * wanted]):
-        words = ranked.candidate.choice.words()
-        say(f"compiling {words} ...")
-        try:
-            said[i] = apart(words, report, to_dict(ranked.candidate.config), topology)
-            passed += 1
-        except (BadInput, CannotFinish) as e:
-            said[i] = {"error": str(e)}
-            say(f"{words}: {e}")
-        progress.update(passed)
-        if passed == wanted:
-            break
-    progress.close()
-    if not passed:
-        raise CannotFinish(
-            f"the compiler passed none of {len(said)} layouts: {said[0]['error']}; --compile=0 "
-            "prints the estimates alone"
-        )
-    return said
+    asked.write(
+        out, {"search.csv": asked.csv(rows), "search.json": json.dumps(whole, indent=1) + "\n"}
+    )
 
 
 def run() -> None:

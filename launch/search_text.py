@@ -1,7 +1,5 @@
 """What a search found, as a person reads it and as a table."""
 
-import csv as csv_module
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,16 +60,6 @@ def sentence(chosen: Mapping[str, Any]) -> str:
             "memory"
         )
     return "\n".join([*lines, chosen["flags"]])
-
-
-def csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns rows as CSV; columns are those of any row, in the order in which they come up."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv_module.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _compiled(said: Mapping[str, Any] | None) -> str:
