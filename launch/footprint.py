@@ -28,10 +28,7 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     if program is None:
         kept = pieces.layers * _left(pieces)
     else:
-        layers = pieces.layers // program.repeats
         kept = stash(pieces, program) + (program.inbox_size + program.ct_size + 4) * own
-        # An input part hands on what it computed again, and the gradients that weights' need.
-        kept += program.deferred_size * layers * 2 * pieces.residuals
     ff = (5 if m.gated else 3) * pieces.ff * pieces.tokens
     heads = (2 * pieces.queries + 2 * pieces.keys) * pieces.tokens
     work = 4 * own + 3 * whole + pieces.w * (ff + heads) + (pieces.w + pieces.r) * weights
@@ -54,9 +51,12 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
 
 
 def stash(pieces: Pieces, program: Program) -> float:
-    """Returns the bytes of a pipeline's buffers of what forwards leave for backwards."""
+    """Returns the bytes of a pipeline's buffers of what forwards leave for backwards, and the
+    input parts of backwards for their weight parts."""
     of_loss = pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
-    return program.stash_size * (pieces.layers // program.repeats * _left(pieces) + of_loss)
+    layers = pieces.layers // program.repeats
+    left = program.stash_size * (layers * _left(pieces) + of_loss)
+    return left + program.deferred_size * layers * pieces.handed
 
 
 def _left(pieces: Pieces) -> float:

@@ -134,6 +134,15 @@ class Pieces:
         return norms + self.w * self.tokens * (inputs + heads + ff) + self.scores
 
     @property
+    def handed(self) -> float:
+        """Bytes that the input part of one layer's backward leaves for its weight part: what went
+        into each product and the gradient of what came out, and both of the norms in float32."""
+        m, own = self.config.model, self.tokens / self.sizes[MODEL]
+        inputs = (3 + (2 if m.gated else 1)) * m.d_model + self.queries + self.ff
+        outputs = self.queries + 2 * self.keys + (2 if m.gated else 1) * self.ff + 2 * m.d_model
+        return self.w * self.tokens * (inputs + outputs) + own * 2 * 2 * 4 * m.d_model
+
+    @property
     def scores(self) -> float:
         """Bytes of a layer's attention weights where no kernel hides them."""
         m, length = self.config.model, self.config.length

@@ -21,6 +21,7 @@ POLL_SECONDS = 0.05
 MISSED_SECONDS = 5.0  # after one failed, the others get so long: they cannot save without it
 NOISE = (b"[Gloo] Rank ", b"connected peer ranks")  # a line, or parts, for every set of devices
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_SPEAKING = threading.Lock()
 
 
 def run_together(command: Sequence[str], places: Sequence[Place], grace: float) -> int:
@@ -131,7 +132,8 @@ def _copy(index: int, source: IO[bytes], sink: IO[str]) -> None:
     for line in source:
         if not any(part in line for part in NOISE):
             text = line.decode(errors="replace").rstrip("\r\n")
-            print(f"[{index}] {text}", file=sink, flush=True)
+            with _SPEAKING:  # or lines of two processes mix
+                print(f"[{index}] {text}", file=sink, flush=True)
 
 
 def settle(cores: Sequence[int] | None):
