@@ -24,6 +24,7 @@ from experiments import cli, config_source
 from lm import group
 from lm.config import Config
 from lm.errors import BadInput
+from lm.train import stop
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
 _EXPLAIN = flags.DEFINE_bool("explain_layout", False, "print the layout's table; train nothing")
@@ -64,6 +65,7 @@ def _config() -> Config:
 
 
 def run() -> None:
+    stop.hold()
     cli.run(main, joins=True)
 
 

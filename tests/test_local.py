@@ -154,7 +154,6 @@ def workers(launcher: subprocess.Popen) -> list[int]:
     return sorted(map(int, pids), key=place)
 
 
-@pytest.mark.bench  # waits in seconds, which a busy machine breaks
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
 def test_killed_then_stopped_then_done_as_if_never_interrupted(changes, by_data, tmp_path):
     workdir, mesh = tmp_path / "run", {"mesh.data": 4}

@@ -7,6 +7,13 @@ from lm import group
 from lm.platform import STOP_SIGNALS
 
 
+def hold() -> None:
+    """Keeps SIGUSR1, which schedulers send some time before the end, until StopSignals answers it:
+    it would end a process that is still starting. Before other threads are there, which would hear
+    it. SIGTERM ends that process: there is nothing to save."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+
 class StopSignals:
     """A context in which SIGTERM and SIGUSR1 ask the run to stop after a step."""
 
@@ -22,6 +29,7 @@ class StopSignals:
             del handlers[signal.SIGTERM]
             handlers[signal.SIGUSR1] = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
         self._before = {number: signal.signal(number, f) for number, f in handlers.items()}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         return self
 
     def __exit__(self, *_) -> None:
