@@ -44,8 +44,8 @@ def main() -> None:
     say(f"{what} ...")
     found = apart(what, report, to_dict(c), _TOPOLOGY.value)
     found = {"command": " ".join(sys.argv), "config": to_dict(c), **found}
-    print(text(found))
     asked.write(out, {"compile.json": json.dumps(found, indent=1) + "\n"})
+    print(text(found))
 
 
 def run() -> None:
