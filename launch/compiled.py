@@ -18,7 +18,7 @@ def lower(c: Config, layout: Layout):
     """Returns (lowered step, run): what training compiles for its largest batch, on any devices."""
     import jax
 
-    from lm.data.dataset import Batch
+    from lm.data.dataset import Batch, dtypes
     from lm.train import state as train_state
     from lm.train.setup import build
     from lm.train.step import jit_step
@@ -28,9 +28,9 @@ def lower(c: Config, layout: Layout):
     step = jit_step(c, run.model, run.tx, run.horizon.steps, layout)
     abstract = train_state.abstract(run.model.table, run.tx, layout)
     of = lambda dtype: jax.ShapeDtypeStruct((rows, c.length), dtype, sharding=layout.batch)
-    batch: Any = map(of, ("int32", "int32", "float32"))
+    batch = Batch(*(d and of(d) for d in dtypes(c.data.packing)))
     with jax.set_mesh(layout.mesh):
-        return step.lower(abstract, Batch(*batch)), run
+        return step.lower(abstract, batch), run
 
 
 def report(config: dict[str, Any], topology: str) -> dict[str, Any]:

@@ -77,10 +77,17 @@ class ModelConfig:
 @dataclass(frozen=True)
 class DataConfig:
     source: str = "python_library"
-    path: str | None = None  # a glob of text files, for source=files
-    tokenizer: str = "bytes"
-    validation_fraction: float = 0.1  # of the text, its end, for source=files
+    path: str | None = None  # a glob of text, JSONL or Parquet files; a folder or glob of token files
+    tokenizer: str = "bytes"  # bytes, characters, or a tokenizer.json; token folders bring theirs
+    validation_fraction: float = 0.1  # of the text, its end; of documents, a random share
+    validation_path: str | None = None  # token files to hold out instead, source=tokens
+    text_field: str = "text"  # of JSONL lines and Parquet rows
+    separator: str | None = None  # what stands between documents of a text file; none: it is one
     length: int | None = None  # tokens a sequence; none: model.max_length
+    packing: str = "concatenate"  # or best_fit: whole documents in a row, kept apart
+    packing_block: int = 65_536  # documents packed among themselves
+    mixture: tuple = ()  # ((path, weight), ...): files or token folders, source=mixture
+    workers: int = 1  # threads that make batches ahead
     markov_symbols: int = 64
     markov_order: int = 1
     markov_validation_tokens: int = 1_048_576
@@ -227,6 +234,8 @@ def _check(c: Config) -> None:
         "model.d_head": m.d_head,
         "model.d_ff": m.d_ff,
         "data.length": c.data.length,
+        "data.packing_block": c.data.packing_block,
+        "data.workers": c.data.workers,
         "model.rope_factor": m.rope_factor,
         "model.rope_base": m.rope_base,
         "model.rope_original_length": m.rope_original_length,
@@ -281,6 +290,7 @@ def _check(c: Config) -> None:
     _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
     _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))
     _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
+    _choice("data.packing", c.data.packing, ("concatenate", "best_fit"))
     _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
     _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
     if m.d_head is None and m.d_model % m.n_heads:

@@ -18,6 +18,7 @@ from lm.train.step import make_evaluate
 class Evaluation(NamedTuple):
     loss: float  # nats per target
     bits_per_byte: float | None  # None where the text's bytes are not known
+    by_source: dict[str, float]  # nats per target of each source of a mixture
 
 
 class Evaluator:
@@ -28,20 +29,30 @@ class Evaluator:
         parts = layout.data_size * (c.pipeline.microbatches if layout.stages > 1 else 1)
         rows = -(-size // parts) * parts
         self._dataset, self._layout = dataset, layout
-        self._batches = dataset.validation(rows, layout.local_rows(rows))
+        self._batches = {
+            name: part.validation(rows, layout.local_rows(rows))
+            for name, part in (dataset.parts or {"": dataset}).items()
+        }
         self._loss_sum = jax.jit(make_evaluate(model, c, layout), out_shardings=layout.replicated)
         self._compiled: Callable | None = None
 
     def __call__(self, params) -> Evaluation:
         if self._compiled is None:
-            batch = self._layout.put_batch(self._batches[0])
+            first = next(iter(self._batches.values()))
+            batch = self._layout.put_batch(first[0])
             self._compiled = self._loss_sum.lower(params, batch).compile()
             group.meet("compiled the evaluation")
         run = self._compiled
         # Sums of a batch in float32 on the device, of all batches in float64 here.
         # One at a time: simulated devices with two batches at once wait for each other for ever.
         loss_sum = lambda b: float(np.asarray(run(params, self._layout.put_batch(b))))
-        total = math.fsum(loss_sum(b) for b in self._batches)
-        nats = total / self._dataset.n_validation_tokens
-        n_bytes = self._dataset.validation_bytes
-        return Evaluation(nats, total / math.log(2) / n_bytes if n_bytes else None)
+        sums = {
+            name: math.fsum(loss_sum(b) for b in batches) for name, batches in self._batches.items()
+        }
+        dataset, total = self._dataset, math.fsum(sums.values())
+        n_bytes = dataset.validation_bytes
+        return Evaluation(
+            total / dataset.n_validation_tokens,
+            total / math.log(2) / n_bytes if n_bytes else None,
+            {n: sums[n] / part.n_validation_tokens for n, part in dataset.parts.items()},
+        )

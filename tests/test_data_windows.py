@@ -9,6 +9,7 @@ from lm.config import DataConfig
 from lm.data import build as build_module
 from lm.data.build import build, from_corpus
 from lm.data.corpus import Corpus, Document
+from lm.data.rows import RowSettings
 from lm.data.shuffle import epoch_key, shuffled
 from lm.data.windows import Windows
 from lm.errors import BadInput
@@ -26,7 +27,7 @@ def numbered(n_sequences: int, length: int, seed: int = 0):
     assert n_sequences * length < 128
     text = bytes(range(n_sequences * length + 1))
     parts = Corpus([Document("a", text)], [Document("b", text)], "sha")
-    return from_corpus(parts, "bytes", length, seed)
+    return from_corpus(parts, "bytes", RowSettings(length, seed))
 
 
 def windows_of(batch, length: int) -> list[int]:
@@ -63,7 +64,7 @@ def test_two_consecutive_seeks_over_an_epoch_boundary_give_the_uninterrupted_ord
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_hosts_make_disjoint_rows_of_the_same_batch(hosts):
-    ds = from_corpus(corpus(3000, 500), "bytes", 16, 5)
+    ds = from_corpus(corpus(3000, 500), "bytes", RowSettings(16, 5))
     assert ds.n_train_sequences == 187
     for start in (0, 187 - 3, 10**12):
         whole = ds.batch(start, 8)
@@ -74,7 +75,7 @@ def test_hosts_make_disjoint_rows_of_the_same_batch(hosts):
 
 
 def test_batch_shapes_and_types():
-    b = from_corpus(corpus(3000, 500), "bytes", 16, 5).batch(7, 3)
+    b = from_corpus(corpus(3000, 500), "bytes", RowSettings(16, 5)).batch(7, 3)
     assert [x.shape for x in b[:3]] == [(3, 16)] * 3
     assert [x.dtype for x in b[:3]] == [np.int32, np.int32, np.float32]
     assert b.segments is None and b.positions is None
@@ -104,7 +105,7 @@ def test_order_is_the_same_as_when_it_was_written():
 
 
 def test_seeking_far_costs_what_seeking_near_does():
-    ds = from_corpus(corpus(30_000, 500), "bytes", 16, 5)
+    ds = from_corpus(corpus(30_000, 500), "bytes", RowSettings(16, 5))
 
     def seconds(start):
         best = np.inf
@@ -123,7 +124,7 @@ def test_seeking_far_costs_what_seeking_near_does():
 )
 def test_validation_has_every_target_once_in_equal_shapes(n, length, batch_size):
     parts = corpus(200, n)
-    ds = from_corpus(parts, "bytes", length, 0)
+    ds = from_corpus(parts, "bytes", RowSettings(length, 0))
     text = np.frombuffer(parts.validation[0].text, np.uint8)
     batches = list(ds.validation(batch_size))
     assert len(batches) == len(ds.validation(batch_size))
@@ -144,7 +145,7 @@ def test_validation_has_every_target_once_in_equal_shapes(n, length, batch_size)
 
 
 def test_validation_is_read_again_from_the_start():
-    held_out = from_corpus(corpus(200, 100), "bytes", 16, 0).validation(2)
+    held_out = from_corpus(corpus(200, 100), "bytes", RowSettings(16, 0)).validation(2)
     first = [b.targets.tolist() for b in held_out]
     assert [b.targets.tolist() for b in held_out] == first
     with pytest.raises(IndexError):
@@ -163,12 +164,12 @@ def test_windows_share_only_the_boundary_token():
 )
 def test_a_split_shorter_than_the_context_is_a_plain_error(n_train, n_validation, split, n):
     with pytest.raises(BadInput) as e:
-        from_corpus(corpus(n_train, n_validation), "bytes", 16, 0)
+        from_corpus(corpus(n_train, n_validation), "bytes", RowSettings(16, 0))
     assert split in str(e.value) and str(n) in str(e.value) and "17" in str(e.value)
 
 
 def test_a_split_of_exactly_one_window_is_enough():
-    ds = from_corpus(corpus(17, 17), "bytes", 16, 0)
+    ds = from_corpus(corpus(17, 17), "bytes", RowSettings(16, 0))
     assert ds.n_train_sequences == 1
     assert ds.batch(5, 3).targets.shape == (3, 16)
 
@@ -177,12 +178,12 @@ def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(BadInput, match="python_library"):
         build(DataConfig(source="python_libary"), 16, 0)
     with pytest.raises(BadInput, match="did you mean 'bytes'"):
-        build_module.from_corpus(corpus(100, 100), "byte", 16, 0)
+        build_module.from_corpus(corpus(100, 100), "byte", RowSettings(16, 0))
 
 
 @pytest.mark.parametrize("n,windows", [(64, 3), (65, 4), (80, 4), (81, 5)])
 def test_training_rows_are_full_whatever_the_length_of_the_text(n, windows):
-    ds = from_corpus(corpus(n, 100), "bytes", 16, 0)
+    ds = from_corpus(corpus(n, 100), "bytes", RowSettings(16, 0))
     assert ds.n_train_sequences == windows
     epoch = ds.batch(0, windows)
     assert epoch.weights.min() == 1

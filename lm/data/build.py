@@ -1,17 +1,21 @@
 """From the data settings to a data set. A source is one file and one entry in SOURCES."""
 
+import dataclasses
+import itertools
+import os
 from collections.abc import Callable
 from difflib import get_close_matches
 
 from lm.config import DataConfig
-from lm.data import files, markov, python_library
+from lm.data import files, markov, mixture, python_library, rows, split, token_files
+from lm.data import tokenizer as tokenizers
 from lm.data.corpus import Corpus
-from lm.data.dataset import Batch, Dataset
-from lm.data.tokenizer import TOKENIZERS, Symbols
-from lm.data.windows import ShuffledWindows, Windows
+from lm.data.dataset import Batch, Dataset, dtypes
+from lm.data.rows import RowSettings
+from lm.data.tokenizer import Symbols
 from lm.errors import BadInput
 
-__all__ = ["SOURCES", "Batch", "Dataset", "build"]
+__all__ = ["SOURCES", "Batch", "Dataset", "build", "dtypes"]
 
 
 def build(data: DataConfig, length: int, seed: int) -> Dataset:
@@ -23,49 +27,49 @@ def build(data: DataConfig, length: int, seed: int) -> Dataset:
     return _named(SOURCES, data.source, "data.source")(data, length, seed)
 
 
-def from_corpus(corpus: Corpus, tokenizer_name: str, length: int, seed: int) -> Dataset:
-    """Rows of `length` targets of a corpus of text, its documents joined with nothing between."""
-    train_text = b"".join(d.text for d in corpus.train)
-    held_out_text = b"".join(d.text for d in corpus.validation)
-    make = _named(TOKENIZERS, tokenizer_name, "data.tokenizer")
-    tokenizer = make([train_text, held_out_text])
-    train = tokenizer.encode(train_text)
-    held_out = tokenizer.encode(held_out_text)
-    for name, tokens in (("training", train), ("validation", held_out)):
-        if len(tokens) < length + 1:
-            raise BadInput(
-                f"the {name} split has {len(tokens)} tokens, fewer than the {length + 1} of one "
-                f"sequence (data.length {length}, and one more to predict); give more text or a "
-                "shorter data.length"
-            )
-    n_train = (len(train) - 1) // length
-    return Dataset(
-        vocab_size=tokenizer.vocab_size,
-        tokenizer=tokenizer,
-        sha256=corpus.sha256,
-        n_train_tokens=len(train),
-        n_train_sequences=n_train,
-        n_validation_sequences=-(-(len(held_out) - 1) // length),
-        n_validation_tokens=len(held_out) - 1,
-        # The first token is given, never predicted.
-        validation_bytes=len(held_out_text) - len(tokenizer.decode(held_out[:1])),
-        entropy_rate=None,
-        train=ShuffledWindows(Windows(train, length), n_train, seed),
-        held_out=Windows(held_out, length),
-    )
+def from_corpus(corpus: Corpus, tokenizer_name: str, settings: RowSettings) -> Dataset:
+    """Rows of a corpus of text; a document begins and ends with what its tokenizer has for that."""
+    texts = ([d.text for d in corpus.train], [d.text for d in corpus.validation])
+    tokenizer = tokenizers.make(tokenizer_name, itertools.chain(*texts))
+    train, held_out = (split.encoded(tokenizer, documents) for documents in texts)
+    return rows.from_splits(train, held_out, tokenizer, corpus.sha256, settings)
 
 
 def _python_library(data: DataConfig, length: int, seed: int) -> Dataset:
-    return from_corpus(python_library.load(), data.tokenizer, length, seed)
+    return from_corpus(python_library.load(), data.tokenizer, rows.settings(data, length, seed))
 
 
-def _files(data: DataConfig, length: int, seed: int) -> Dataset:
-    corpus = files.load(data.path, data.validation_fraction)
-    return from_corpus(corpus, data.tokenizer, length, seed)
+def _files(data: DataConfig, length: int, seed: int | str) -> Dataset:
+    corpus = files.load(data.path, data.validation_fraction, data.text_field, data.separator)
+    return from_corpus(corpus, data.tokenizer, rows.settings(data, length, seed))
+
+
+def _tokens(data: DataConfig, length: int, seed: int | str) -> Dataset:
+    args = (data.path, data.tokenizer, data.validation_fraction, data.validation_path)
+    return rows.from_splits(*token_files.load(*args), rows.settings(data, length, seed))
+
+
+def _mixture(data: DataConfig, length: int, seed: int) -> Dataset:
+    """Token folders, or files read by data.tokenizer, each by its weight."""
+
+    def make(path: str, order: int | str) -> Dataset:
+        one = dataclasses.replace(data, path=path)
+        return _tokens(one, length, order) if _are_tokens(path) else _files(one, length, order)
+
+    return mixture.mix(mixture.check(data.mixture), make, seed)
+
+
+def _are_tokens(path: str) -> bool:
+    return path.endswith((".bin", ".npy")) or os.path.isdir(os.path.expanduser(path))
 
 
 def _markov(data: DataConfig, length: int, seed: int) -> Dataset:
     """Its tokens are symbols; data.tokenizer is for text and is not read."""
+    if data.packing != "concatenate":
+        raise BadInput(
+            f"data.packing={data.packing} with data.source=markov: its rows are one stretch each, "
+            "there are no documents to pack; set data.packing=concatenate"
+        )
     chain = markov.make_chain(data.markov_symbols, data.markov_order, seed)
     if length < chain.order:
         raise BadInput(
@@ -98,6 +102,8 @@ def _markov(data: DataConfig, length: int, seed: int) -> Dataset:
 SOURCES: dict[str, Callable[[DataConfig, int, int], Dataset]] = {
     "python_library": _python_library,
     "files": _files,
+    "tokens": _tokens,
+    "mixture": _mixture,
     "markov": _markov,
 }
 

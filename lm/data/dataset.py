@@ -5,8 +5,8 @@ epochs and hosts. Every row follows from its number alone, so resuming is starti
 and a host that makes rows 4 to 7 of a batch makes what any other host would have made.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +22,12 @@ class Batch(NamedTuple):
     weights: np.ndarray  # float32: 1 where the target counts, 0 where it is padding
     segments: np.ndarray | None = None  # int32, the document of each input; None: one document
     positions: np.ndarray | None = None  # int32, within the document; None: 0 .. T - 1
+
+
+def dtypes(packing: str) -> Batch:
+    """The type of each array of a training batch under a data.packing, None where there is none."""
+    whole = "int32" if packing == "best_fit" else None
+    return Batch("int32", "int32", "float32", whole, whole)  # type: ignore[arg-type]
 
 
 class Rows(Protocol):
@@ -66,6 +72,7 @@ class Dataset:
     entropy_rate: float | None  # nats per token, the least possible loss; None: not known
     train: Rows
     held_out: Rows
+    parts: Mapping[str, "Dataset"] = field(default_factory=dict)  # of a mixture, by name
 
     def batch(self, start: int, count: int, rows: slice | None = None) -> Batch:
         """The training sequences numbered start .. start + count - 1, over epoch boundaries.

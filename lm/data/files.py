@@ -1,4 +1,7 @@
-"""Text files that a glob names, in the order of their names; the end of the text is held out."""
+"""Files that a glob names, in the order of their names, read whole into memory.
+
+Of text, the end is held out; of files that hold documents, a share of the documents.
+"""
 
 import glob
 import math
@@ -6,19 +9,32 @@ import os
 from fractions import Fraction
 from pathlib import Path
 
+from lm.data import inputs
 from lm.data.corpus import Corpus, Document, digest, is_utf8, read
 from lm.errors import BadInput
 
 
-def load(path: str | None, validation_fraction: float) -> Corpus:
-    """All matching files one after another, split by characters.
+def load(
+    path: str | None,
+    validation_fraction: float,
+    text_field: str = "text",
+    separator: str | None = None,
+) -> Corpus:
+    """All matching files one after another.
 
-    With n characters and a validation_fraction of 0.1, the first floor(0.9 n) are for training
-    and the others for validation. Raises BadInput where nothing matches, or a file is not UTF-8.
+    Text is split by characters: of n with a validation_fraction of 0.1, the first floor(0.9 n) are
+    for training and the others for validation. JSONL, Parquet and text with a separator are split
+    by documents, chosen by their text, so that equal ones stay together. Raises BadInput where
+    nothing matches, or a file is not what its name says.
     """
     if not path:
-        raise BadInput("data.source=files needs data.path, a glob of text files")
-    documents = [_document(p, root) for root, p in _matches(path)]
+        raise BadInput("data.source=files needs data.path, a glob of text, JSONL or Parquet files")
+    paths = [p for _, p in matches(path)]
+    if separator or any(inputs.has_documents(p) or p.suffix in inputs.COMPRESSED for p in paths):
+        return from_inputs(
+            inputs.Files(paths, text_field, separator, validation_fraction), validation_fraction
+        )
+    documents = [_document(p, root) for root, p in matches(path)]
     lengths = [_n_characters(d.text) for d in documents]
     # Exact: 1 - 0.9 in binary is a little less than a tenth.
     left = math.floor(sum(lengths) * (1 - Fraction(str(validation_fraction))))
@@ -31,17 +47,40 @@ def load(path: str | None, validation_fraction: float) -> Corpus:
     return Corpus(train, validation, digest(documents))
 
 
-def _matches(path: str) -> list[tuple[Path, Path]]:
-    """(root, file) pairs; names below the root do not change when the corpus moves."""
+def from_inputs(source: inputs.Inputs, validation_fraction: float) -> Corpus:
+    """All documents of some inputs, in memory."""
+    splits: tuple[list[Document], list[Document]] = ([], [])
+    everything: list[Document] = []
+    parts: list[str] = []
+    for piece in source.pieces(inputs.Place()):
+        parts.append(piece.text)
+        if piece.ends:
+            document = Document(str(len(everything)), "".join(parts).encode())
+            held_out = piece.held_out
+            if held_out is None:
+                held_out = inputs.held_out_by(
+                    inputs.text_digest(document.text), validation_fraction
+                )
+            splits[held_out].append(document)
+            everything.append(document)
+            parts = []
+    return Corpus(*splits, digest(everything))
+
+
+def matches(path: str, name: str = "data.path") -> list[tuple[Path, Path]]:
+    """The files that a glob names, in order, as (root, file) pairs; `name` is the setting's.
+
+    Names below the root do not change when the corpus moves.
+    """
     path = os.path.expanduser(path)
     if os.path.isdir(path):
         example = os.path.join(path, "**", "*.txt")
-        raise BadInput(f"data.path {path} is a folder; write a glob, such as '{example}'")
+        raise BadInput(f"{name} {path} is a folder; write a glob, such as '{example}'")
     if os.path.isfile(path):
         return [(Path(path).parent, Path(path))]
     found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
     if not found:
-        raise BadInput(f"data.path {path} matches no file; check the path")
+        raise BadInput(f"{name} {path} matches no file; check the path")
     root = Path(os.path.commonpath([os.path.dirname(p) for p in found]) or ".")
     return [(root, Path(p)) for p in found]
 

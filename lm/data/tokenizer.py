@@ -1,13 +1,15 @@
 """Tokenizers: text as UTF-8 bytes to token ids and back. One entry in TOKENIZERS each.
 
 A tokenizer's `spec` is plain data that rebuilds it (`from_spec`), saved beside checkpoints; its
-`fingerprint` says whether two are the same.
+`fingerprint` says whether two are the same. A name that is a path is a Hugging Face
+tokenizer.json (tokenizer_json.py).
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,8 +24,21 @@ class Tokenizer(Protocol):
     @property
     def spec(self) -> dict[str, Any]: ...
 
+    @property
+    def bos(self) -> int | None:
+        """The id that begins every document, if this tokenizer has one."""
+        ...
+
+    @property
+    def eos(self) -> int | None:
+        """The id that ends every document, if this tokenizer has one."""
+        ...
+
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids, shape [n], in the smallest unsigned type that holds the vocabulary."""
+        """Ids, shape [n], in the smallest unsigned type that holds the vocabulary.
+
+        Of the text alone: neither bos nor eos is added.
+        """
         ...
 
     def decode(self, ids: np.ndarray) -> bytes: ...
@@ -36,9 +51,53 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 def from_spec(spec: dict[str, Any]) -> Tokenizer:
     """The tokenizer that `spec` came from."""
-    kinds = {"bytes": Bytes, "characters": Characters, "symbols": Symbols}
+    from lm.data.tokenizer_json import TokenizerJson  # it imports this file
+
+    kinds = {
+        "bytes": Bytes,
+        "characters": Characters,
+        "symbols": Symbols,
+        "tokenizer_json": TokenizerJson,
+    }
     fields = dict(spec)
     return kinds[fields.pop("kind")](**fields)
+
+
+def make(name: str, texts: Iterable[bytes]) -> Tokenizer:
+    """The tokenizer that data.tokenizer names: an entry of TOKENIZERS, or a tokenizer.json.
+
+    `texts` are read only where the tokenizer is made from them. Raises BadInput for a name that is
+    neither, with the nearest.
+    """
+    from lm.data import tokenizer_json
+
+    if name in TOKENIZERS:
+        return TOKENIZERS[name](texts)
+    if tokenizer_json.is_path(name):
+        return tokenizer_json.load(name)
+    near = get_close_matches(name, TOKENIZERS, 1, 0)[0]
+    raise BadInput(
+        f"data.tokenizer {name!r} is not one of {', '.join(TOKENIZERS)}, nor the path of a "
+        f"tokenizer.json; did you mean {near!r}?"
+    )
+
+
+def encode_all(tokenizer: Tokenizer, texts: list[bytes]) -> list[np.ndarray]:
+    """The ids of each text, as `encode` gives them: at once where the tokenizer can do that."""
+    at_once = getattr(tokenizer, "encode_all", None)
+    return at_once(texts) if at_once else [tokenizer.encode(text) for text in texts]
+
+
+def document_ids(tokenizer: Tokenizer, ids: np.ndarray, begins: bool, ends: bool) -> np.ndarray:
+    """`ids` with what the tokenizer puts where a document begins and ends.
+
+    A tokenizer whose bos and eos are one token gets it once between documents, at the end.
+    """
+    before = [tokenizer.bos] if begins and tokenizer.bos not in (None, tokenizer.eos) else []
+    after = [tokenizer.eos] if ends and tokenizer.eos is not None else []
+    if not before and not after:
+        return ids
+    return np.concatenate([np.array(part, ids.dtype) for part in (before, ids, after)])
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -67,6 +126,8 @@ class Bytes:
 
     vocab_size = 256
     spec = {"kind": "bytes"}
+    bos = None
+    eos = None
 
     def encode(self, text: bytes) -> np.ndarray:
         return np.frombuffer(text, np.uint8)
@@ -80,6 +141,8 @@ class Characters:
     """Every character of a given alphabet (sorted by code point) is a token."""
 
     characters: str
+    bos = None  # no annotation: not fields
+    eos = None
 
     def __post_init__(self):
         if not self.characters or list(self.characters) != sorted(set(self.characters)):
@@ -118,6 +181,8 @@ class Symbols:
     """The ids themselves, written as decimal numbers with spaces between."""
 
     vocab_size: int
+    bos = None
+    eos = None
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -5,18 +5,18 @@ every token but the very first is a target exactly once.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lm.data.dataset import Batch
-from lm.data.shuffle import shuffled
+from lm.data.dataset import Batch, Rows
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Rows):
     """Rows of `length` targets in order; what lies past the end of `tokens` has weight zero."""
 
-    tokens: np.ndarray  # [n], unsigned
+    tokens: Any  # [n], unsigned: an array, or a Joined of several
     length: int
 
     def rows(self, numbers: np.ndarray) -> Batch:
@@ -30,15 +30,3 @@ class Windows:
             weights_BT = np.ones(index_BT.shape, np.float32)
         inputs_BT = self.tokens[index_BT].astype(np.int32)
         return Batch(inputs_BT, self.tokens[index_BT + 1].astype(np.int32), weights_BT)
-
-
-@dataclass(frozen=True)
-class ShuffledWindows:
-    """The full windows of `tokens` epoch after epoch, each epoch in an order of its own."""
-
-    windows: Windows
-    n_windows: int
-    seed: int
-
-    def rows(self, numbers: np.ndarray) -> Batch:
-        return self.windows.rows(shuffled(numbers, self.n_windows, self.seed))

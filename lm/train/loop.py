@@ -4,10 +4,10 @@ The host keeps one step ahead of what it reads, so the device never waits for it
 has to survive a restart is in the train state or in `Standing`, and both are in the checkpoint.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import jax
 from lm import budget, group
 from lm.chips import peak_flops
 from lm.config import Config
-from lm.data.build import Batch
+from lm.data.build import Batch, dtypes
+from lm.data.loader import prefetch
 from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
 from lm.process import peak_memory_bytes
@@ -46,6 +47,7 @@ class Standing:
     eval_step: int = 0  # of the newest evaluation
     eval_loss: float | None = None
     eval_bits_per_byte: float | None = None
+    eval_loss_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def train(c: Config, workdir: Path) -> dict[str, Any]:
@@ -152,12 +154,9 @@ class _Training:
             return
         programs = self._compile()
         pending: dict[str, Any] | None = None
-        with ThreadPoolExecutor(1) as loader:
-            coming = loader.submit(self._batch, self.step + 1)
-            for step in range(self.step + 1, h.steps + 1):
-                batch = coming.result()
-                if step < h.steps:
-                    coming = loader.submit(self._batch, step + 1)
+        made = prefetch(self._batch, self.step + 1, h.steps, self.c.data.workers)
+        with contextlib.closing(made) as batches:
+            for step, batch in enumerate(batches, self.step + 1):
                 program = programs[h.batch_size(step)]
                 self.state, metrics = program(self.state, batch)
                 if pending is not None:
@@ -183,8 +182,8 @@ class _Training:
         def compiled(rows: int):
             shape = (rows, self.c.length)
             rows_of = lambda dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=run.layout.batch)
-            batch: Any = map(rows_of, ("int32", "int32", "float32"))
-            return step.lower(abstract, Batch(*batch)).compile()
+            batch = Batch(*(d and rows_of(d) for d in dtypes(self.c.data.packing)))
+            return step.lower(abstract, batch).compile()
 
         programs = {rows: compiled(rows) for rows in sizes}
         group.meet("compiled")
@@ -267,11 +266,13 @@ class _Training:
         self.row_started += time.monotonic() - paused
 
     def _evaluate(self, step: int) -> None:
-        loss, bits_per_byte = self.evaluator(self.state.params)
+        loss, bits_per_byte, by_source = self.evaluator(self.state.params)
         if not math.isfinite(loss):
             raise Diverged(f"eval_loss is {loss} after step {step}: lower optim.learning_rate")
-        self._write_row({"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte})
+        row = {"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte}
+        self._write_row(row | ({"eval_loss_by_source": by_source} if by_source else {}))
         s = self.standing
+        s.eval_loss_by_source = by_source
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
 
     def _save(self) -> None:
@@ -297,6 +298,7 @@ class _Training:
             "train_loss": _finite(s.tail_sum / s.tail_count) if s.tail_count else None,
             "eval_loss": s.eval_loss if evaluated else None,
             "eval_bits_per_byte": s.eval_bits_per_byte if evaluated else None,
+            **({"eval_loss_by_source": s.eval_loss_by_source} if s.eval_loss_by_source else {}),
             "steps": self.step,
             "seconds": seconds,
             "tokens_per_second": rate,

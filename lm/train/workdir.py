@@ -60,6 +60,11 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
                 f"{str(saved.get('corpus_sha256'))[:12]}, now {facts['corpus_sha256'][:12]}): "
                 "restore the text or start in another --workdir"
             )
+        if saved.get("tokenizer") != json.loads(json.dumps(facts["tokenizer"])):
+            raise BadInput(
+                f"the tokenizer has changed since {workdir} was made: restore it or start in "
+                "another --workdir"
+            )
         return
     make_folder(workdir)
     write_json(path, ours | {PROVENANCE: facts | provenance()})
