@@ -10,7 +10,7 @@ from collections.abc import Callable
 from absl import flags, logging
 
 from lm import group, platform
-from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stopped
+from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stalled, Stopped
 
 EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, Diverged: 3, Stopped: 75}
 
@@ -42,7 +42,8 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
         if str(e) and (group.first() or not alike):
             print(f"{_program()}: {e}", file=sys.stderr)
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(e, kind))
-        if group.size() > 1 and not isinstance(e, BadInput | Diverged | Stopped):
+        alone = group.size() > 1 and not isinstance(e, BadInput | Diverged | Stopped)
+        if alone or isinstance(e, Stalled):  # leaving in order would wait for the writer
             group.end_alone(code)
         sys.exit(code)
     except KeyboardInterrupt:

@@ -152,7 +152,9 @@ class PipelineConfig:
 @dataclass(frozen=True)
 class CheckpointConfig:
     every: int | None = 500  # steps; none: only at the end
-    keep: int = 2
+    keep: int = 2  # the newest
+    keep_best: int = 0  # and those of lowest eval loss, where one was evaluated and saved
+    stall_seconds: float = 1800  # a save that takes longer ends the run
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,7 @@ def _check(c: Config) -> None:
         "optim.muon_learning_rate": o.muon_learning_rate,
         "checkpoint.every": c.checkpoint.every,
         "checkpoint.keep": c.checkpoint.keep,
+        "checkpoint.stall_seconds": c.checkpoint.stall_seconds,
         "eval.every": c.eval.every,
         "eval.batch_size": c.eval.batch_size,
         "log.every": c.log.every,
@@ -262,6 +265,8 @@ def _check(c: Config) -> None:
             raise BadInput(f"{key} is {value}: it must be greater than 0")
     if not 0 <= o.weight_decay < float("inf"):
         raise BadInput(f"optim.weight_decay is {o.weight_decay}: it must be 0 or greater")
+    if c.checkpoint.keep_best < 0:
+        raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
     fractions = {
         "data.validation_fraction": c.data.validation_fraction,
         "optim.warmup_fraction": o.warmup_fraction,

@@ -12,6 +12,10 @@ class CannotSave(OSError):
     """A file could not be written (a full disk, say): exit code 1. Earlier saves are whole."""
 
 
+class Stalled(CannotSave):
+    """A file has been being written for too long: exit code 1, at once."""
+
+
 class CannotFinish(RuntimeError):
     """Something outside ended the work (a killed worker, say): exit code 1. Run again to go on."""
 

@@ -13,6 +13,7 @@ from test_step import Run, trees_close
 
 from lm.collectives import varying
 from lm.config import (
+    CheckpointConfig,
     Config,
     MeshConfig,
     OptimConfig,
@@ -261,13 +262,13 @@ def test_bfloat16_is_as_near_to_float32_on_every_layout(one_device):
 def test_a_checkpoint_restores_the_same_bits_on_another_mesh(tmp_path):
     eight = Run(config(MeshConfig(8), n_layers=4))
     state, _ = eight.steps(2)
-    saved = Checkpoints(tmp_path, keep=1)
+    saved = Checkpoints(tmp_path, CheckpointConfig())
     saved.save(state, {})
     saved.close()
     for mesh in (MeshConfig(2, 2, 2), MeshConfig()):
         run = Run(config(mesh, n_layers=4, pipeline=PipelineConfig(microbatches=2)))
         abstract = train_state.abstract(run.model.table, run.tx, run.layout)
-        found, _ = Checkpoints(tmp_path, keep=1, read_only=True).restore(abstract)
+        found, _ = Checkpoints(tmp_path, CheckpointConfig(), read_only=True).restore(abstract)
         jax.tree.map(np.testing.assert_array_equal, found, state)
         with jax.set_mesh(run.layout.mesh):
             step = jit_step(run.c, run.model, run.tx, 10, run.layout)

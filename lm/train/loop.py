@@ -7,6 +7,7 @@ has to survive a restart is in the train state or in `Standing`, and both are in
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ class _Training:
         self.run, self.c, self.workdir = run, run.config, workdir
         self.started = self.row_started = time.monotonic()
         self.row_tokens = 0
-        self.checkpoints = Checkpoints(workdir / "checkpoints", self.c.checkpoint.keep)
+        folder = workdir / "checkpoints"
+        self.checkpoints = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
         self.state, self.standing = self._first_or_restored()
         self.step = int(self.state.step)  # completed and read
         self.earlier_seconds = self.standing.seconds
@@ -134,6 +136,7 @@ class _Training:
         try:
             with self.stop, jax.set_mesh(self.run.layout.mesh):
                 self._steps()
+                self.checkpoints.wait()
                 return self._write_result("finished")
         except Diverged:
             self._write_result("diverged")
@@ -146,7 +149,8 @@ class _Training:
             self.progress.close()
             if self.metrics:
                 self.metrics.close()
-            self.checkpoints.close()
+            if not isinstance(sys.exception(), CannotSave):  # which told it
+                self.checkpoints.close()
 
     def _steps(self) -> None:
         h = self.run.horizon
@@ -162,6 +166,7 @@ class _Training:
                 if pending is not None:
                     self._read(pending)
                 pending = metrics
+                self.checkpoints.check()
                 every = (self.c.eval.every, self.c.checkpoint.every)
                 due = any(self._due(step, n) for n in every)
                 stop = self.stop.asked()
@@ -261,6 +266,7 @@ class _Training:
         if self._due(step, self.c.checkpoint.every) or stop:
             self._save()
         if stop and step < self.run.horizon.steps:
+            self.checkpoints.wait()
             self._write_result("stopped")
             raise Stopped(f"{stop}: step {step} is saved in {self.workdir}; run again to go on")
         self.row_started += time.monotonic() - paused
