@@ -17,7 +17,8 @@ A share of the documents, chosen by their text, is held out (equal documents sta
 without documents, its end. Each document gets the tokenizer's bos and eos tokens, where it has them
 (tokenizer_config.json names them). All cores work. An interrupted run goes on where it stood when
 the same command is run again, and writes the same files to the bit; a folder of other text or of
-another tokenizer is refused.
+another tokenizer is refused. Documents that equal an earlier one are counted, and with
+--near_duplicates those that nearly do (MinHash), also across the splits; nothing is left out.
 """
 
 import json
@@ -45,6 +46,8 @@ FRACTION = flags.DEFINE_float("validation_fraction", 0.01, "share that is held o
 SHARD_MB = flags.DEFINE_float("shard_mb", 64, "MB of text a file; what an interruption can cost")
 WORKERS = flags.DEFINE_integer("workers", None, "processes; none: one a core")
 
+NEAR = flags.DEFINE_bool("near_duplicates", False, "also count near duplicates; takes longer")
+
 
 def main() -> int | None:
     _check_flags()
@@ -52,7 +55,7 @@ def main() -> int | None:
 
     folder = Path(OUT.value or "").expanduser()
     tokenizing_settings = tokenizing.Settings(
-        FRACTION.value, int(SHARD_MB.value * 1e6), WORKERS.value or _cores()
+        FRACTION.value, int(SHARD_MB.value * 1e6), WORKERS.value or _cores(), NEAR.value
     )
     inputs = _inputs()
     index = token_folder.read_index(folder) if (folder / token_folder.INDEX).exists() else None
@@ -79,6 +82,7 @@ def main() -> int | None:
         f"{n_bytes / 1e6 / seconds:.1f} MB/s with {tokenizing_settings.workers} workers; "
         f"{_summary(index)}"
     )
+    say(f"{folder}: {_repeats(index.duplicates)}")
     print(_json(index))
     return None
 
@@ -121,6 +125,7 @@ def _settings(inputs) -> dict:
         "inputs": inputs.identity(),
         "validation_fraction": FRACTION.value,
         "shard_mb": SHARD_MB.value,
+        "near_duplicates": NEAR.value,
         "bpe": [VOCAB_SIZE.value, BPE_MB.value] if TOKENIZER.value == "bpe" else None,
     }
 
@@ -185,6 +190,16 @@ def _summary(index) -> str:
     )
 
 
+def _repeats(found) -> str:
+    exact = f"{found['exact']:,} of {found['documents']:,} documents equal an earlier one"
+    if "near" not in found:
+        return exact
+    return (
+        f"{exact}, {found['near']:,} more nearly repeat one; {found['near_across_splits']:,} "
+        "held-out documents have an equal or a near duplicate in training"
+    )
+
+
 def _json(index) -> str:
     return json.dumps(
         {
@@ -195,6 +210,7 @@ def _json(index) -> str:
             "tokenizer": index.tokenizer,
             "sha256": index.sha256,
             "seconds": index.seconds,
+            "duplicates": index.duplicates,
         }
     )
 

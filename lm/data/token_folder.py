@@ -4,6 +4,7 @@
     train-00000.bin ...          token ids one after another, little-endian, uint16 or uint32
     train-00000.documents.npy    uint64 [n, 3]: where each document ends in this file, its bytes of
                                  text, and 64 bits of its digest
+    train-00000.minhash.npy      uint32 [n, 128]: their signatures, if near duplicates are counted
     validation-00000.bin ...
     tokenizer.json               where the tokenizer is such a file
 
@@ -13,6 +14,7 @@ it.
 """
 
 import hashlib
+import io
 import json
 import os
 from dataclasses import dataclass, field
@@ -57,8 +59,8 @@ class Index:
     settings: dict[str, Any]  # what, with the tokenizer, says which tokens come out
     splits: dict[str, list[Shard]] = field(default_factory=lambda: {s: [] for s in SPLITS})
     finished: bool = False
-    # Where an unfinished run goes on: the place in the inputs, and of each split the bytes and the
-    # digest of the document that is not at its end.
+    # Where an unfinished run goes on: the place in the inputs, and of each split the bytes, the
+    # digest and the signature of the document that is not at its end.
     after: list[Any] = field(default_factory=list)
     open: dict[str, list[Any]] = field(default_factory=dict)
     seconds: float = 0.0  # spent, over all runs
@@ -136,27 +138,36 @@ def refuse_other(folder: Path, index: Index, tokenizer: Tokenizer) -> None:
 
 
 def write_shard(
-    folder: Path, split: str, number: int, tokens: np.ndarray, documents: np.ndarray
+    folder: Path,
+    split: str,
+    number: int,
+    tokens: np.ndarray,
+    documents: np.ndarray,
+    signatures: np.ndarray | None,
 ) -> Shard:
-    """Writes a file of a split and its documents, [n, 3] as in the file's docstring."""
+    """Writes a file of a split, its documents [n, 3] and, if wanted, their signatures [n, 128]."""
     name = f"{split}-{number:05d}.bin"
     data = tokens.tobytes()
     write(folder / name, data)
-    path = folder / documents_name(name)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            np.save(f, documents)
-        os.replace(temporary, path)
-    except OSError as e:
-        temporary.unlink(missing_ok=True)
-        raise CannotSave(f"cannot write {path}: {e.strerror}") from e
+    write(folder / documents_name(name), _npy(documents))
+    if signatures is not None:
+        write(folder / signatures_name(name), _npy(signatures))
     n_bytes = int(documents[:, 1].sum())
     return Shard(name, len(tokens), len(documents), n_bytes, hashlib.sha256(data).hexdigest())
 
 
 def documents_name(name: str) -> str:
     return name.removesuffix(".bin") + ".documents.npy"
+
+
+def signatures_name(name: str) -> str:
+    return name.removesuffix(".bin") + ".minhash.npy"
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def write(path: Path, data: bytes) -> None:
