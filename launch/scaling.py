@@ -4,11 +4,15 @@
 
 Runs experiments.train on shape S of the benchmarks (0.9 million parameters, 4096 tokens a step),
 each case --repeats times in turn, and prints one JSON line of the best repeat's median steps:
-    weak      as many rows a process as one process has alone: efficiency 1 is the same step time
-    strong    the same rows in all: efficiency 1 is a step --processes times shorter
-    pipe      as many pipeline stages, 8 micro-batches, 1F1B: against the speed-up that its idle
-              share leaves, (1 - idle) times the number of stages
-    apart     that many runs that share nothing but the machine: what its processors give at best
+    weak        as many rows a process as one process has alone: efficiency 1 is the same step time
+    strong      the same rows in all: efficiency 1 is a step --processes times shorter
+    pipe        as many pipeline stages, 8 micro-batches, 1F1B: against the speed-up that its idle
+                share leaves, (1 - idle) times the number of stages
+    apart       that many runs that share nothing but the machine: what its processors give at best
+    accumulate  one process, 8 micro-batches one after another: what such small pieces cost
+pipe_step_shares says what the pipe's step is made of: what theory leaves of a step on one
+processor, what accumulate and apart take longer than that step (as much of it as theory leaves),
+and the rest: what stages keep and send, and their wait for the one that has the head.
 
 Shape S is small enough to repeat and large enough to be fair: a step on one processor takes some
 hundred times longer than the sum of its 3.6 MB of gradients over the loopback network, about the
@@ -52,6 +56,7 @@ def main() -> None:
     pipe = {"mesh.pipe": n, "pipeline.microbatches": MICROBATCHES, "pipeline.recompute": False}
     cases: dict[str, list[tuple[list[int], dict[str, Any]]]] = {
         "one": [(have[:1], {})],
+        "accumulate": [(have[:1], {"train.accumulate": MICROBATCHES})],
         "apart": [([core], {}) for core in whole],
         "weak": [(whole, data | {"train.batch_size": n * ROWS})],
         "strong": [(whole, data)],
@@ -74,6 +79,12 @@ def _summary(best: dict[str, float], n: int) -> dict[str, Any]:
     idle = (n - 1) / (MICROBATCHES + n - 1)
     theory = n * (1 - idle)
     one = best["one"]
+    in_theory = lambda seconds: seconds / theory / best["pipe"]
+    shares = {
+        "theory": in_theory(one),
+        "microbatches": in_theory(best["accumulate"] - one),
+        "machine": in_theory(best["apart"] - one),
+    }
     return {
         "processes": n,
         "step_seconds": best,
@@ -84,6 +95,7 @@ def _summary(best: dict[str, float], n: int) -> dict[str, Any]:
         "pipe_speedup": one / best["pipe"],
         "pipe_speedup_in_theory": theory,
         "pipe_of_theory": one / best["pipe"] / theory,
+        "pipe_step_shares": shares | {"rest": 1 - sum(shares.values())},
     }
 
 

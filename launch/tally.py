@@ -4,8 +4,9 @@ Counts every instruction as often as it runs: the body of a loop times its trips
 multiplied, one branch of a conditional. XLA's own cost analysis counts a loop's body once.
 
 Devices of one program differ where it branches on the device's place: a pipeline switches between
-the phases of its schedule. `branch_counts` states how often each kind of device takes each branch;
-without it every conditional counts its heaviest branch, which no device exceeds.
+the phases of its schedule. `branch_counts` states how often each kind of device takes each branch,
+of a conditional or of a loop of one turn or none; without it every conditional counts its heaviest
+branch, which no device exceeds.
 """
 
 import re
@@ -120,7 +121,8 @@ class _Walk:
         if product and re.search(rf"\b{ATTENTION_SCOPE}\b", i.op_name):
             total.attention_flops += product
         if i.opcode == "while":
-            trips = self.program.trip_count(c, i)
+            counts = self.counts(i)
+            trips = counts[1] if counts else self.program.trip_count(c, i)
             if trips is None:
                 total.unknown_loops[i.op_name or i.name] += 1
             for part in i.called("condition", "body"):
@@ -144,13 +146,17 @@ class _Walk:
 
     def conditional(self, total: Tally, i: Instruction, fused: bool) -> None:
         branches = [self.computation(name, fused) for name in i.branches]
-        scope = re.search(r"(\w+)/cond$", i.op_name)
-        counts = self.branches.get(scope.group(1)) if scope else None
+        counts = self.counts(i)
         if counts is None:
             total.add(max(branches, key=lambda b: (b.matmul_flops, b.hbm_bytes)))
             return
         for branch, times in zip(branches, counts, strict=True):
             total.add(branch, times)
+
+    def counts(self, i: Instruction) -> Sequence[float] | None:
+        """Returns what is stated of a conditional, or of a loop: the shares of no turn and one."""
+        scope = re.search(r"(\w+)/(cond|while)$", i.op_name)
+        return self.branches.get(scope.group(1)) if scope else None
 
     def collective(self, total: Tally, c: Computation, i: Instruction, fused: bool) -> None:
         kind = _kind(i)

@@ -186,6 +186,24 @@ def test_a_branch_counts_at_its_heaviest_or_as_often_as_it_is_taken(mesh):
     assert exchanged(second)["collective-permute", "pipe"] == (ticks, ticks * whole, ticks * whole)
 
 
+def test_a_loop_of_one_turn_or_none_counts_as_often_as_it_is_taken(mesh):
+    ticks = 8
+
+    def f(x, w):
+        def tick(x, t):
+            turns = jnp.where(t < 2 * lax.axis_index("pipe"), 0, 1)
+            with jax.named_scope("work"):
+                x = lax.fori_loop(t, t + turns, lambda _, x: jnp.tanh(x @ w), x)
+            return x, None
+
+        return lax.scan(tick, x, jnp.arange(ticks))[0]
+
+    text = text_on(mesh, f, (P("data"), P()), P("data"), (2 * D, D), (D, D))
+    second = tally(parse(text), {"work": (2 / 8, 6 / 8)})
+    assert second.matmul_flops == 6 * PRODUCT and not second.unknown_loops
+    assert sum(tally(parse(text)).unknown_loops.values()) == ticks
+
+
 # Collectives
 
 

@@ -21,21 +21,22 @@ import numpy as np
 
 from lm.pipeline.schedule import Schedule
 
-# jax.named_scope of each branching of the executor; where it has two branches, the second is taken
-# by the first group's forward or backward, the last group's forward, or when anybody sends.
-TICK, FIRST, LAST, INTO_FIRST = (
-    f"pipeline_{name}" for name in ("tick", "first", "last", "into_first")
-)
+# jax.named_scope of each branching of the executor, the second branch taken by the first group's
+# forward or backward, the last group's forward, or when anybody sends; and of the loop of one turn
+# or none that each kind of work is.
+FIRST, LAST, INTO_FIRST = (f"pipeline_{name}" for name in ("first", "last", "into_first"))
 SEND_FORWARD, SEND_BACKWARD = "pipeline_send_forward", "pipeline_send_backward"
 
 # The code of each kind of work in Program.what.
 CODES = {"idle": 0, "forward": 1, "backward": 2, "input": 3, "weight": 4}
+WORK = {name: f"pipeline_{name}" for name in CODES}  # the scopes of their loops
 NO_SLOT = -1
 
 
 @dataclass(frozen=True)
 class Branches:
-    """How often the executor takes each branch of each branching, of one execution of it.
+    """How often the executor takes each branch of each branching, of one execution of it, and
+    how often a loop of one turn or none has none and one.
 
     stages: for each stage {scope: shares of the branches}; lockstep: the same where every tick does
     the costliest work of any stage, which is what the step's time is made of.
@@ -80,7 +81,7 @@ class Program:
 
     @property
     def used(self) -> list[str]:
-        """The kinds of work, by their code, that the executor's switch has branches for."""
+        """The kinds of work, by their code, that the executor has loops for."""
         return [name for name, code in CODES.items() if not code or (self.what == code).any()]
 
     def branches(self) -> Branches:
@@ -98,10 +99,10 @@ class Program:
 
         def shares(what: np.ndarray, stage: int | None = None) -> dict[str, tuple[float, ...]]:
             of = lambda a: a.any(1).sum() if stage is None else a[:, stage].sum()
-            found = {TICK: tuple(float((what == CODES[name]).mean()) for name in self.used)}
             yes = {scope: of(taken) / of(among) for scope, (taken, among) in two.items()}
             yes |= {scope: sent.mean() for scope, sent in sends.items()}
-            return found | {scope: (1 - float(y), float(y)) for scope, y in yes.items()}
+            yes |= {WORK[name]: (what == CODES[name]).mean() for name in self.used}
+            return {scope: (1 - float(y), float(y)) for scope, y in yes.items()}
 
         stages = (shares(self.what[:, s], s) for s in range(self.stages))
         costliest = np.where((self.what == CODES["backward"]).any(1), CODES["backward"], 0)

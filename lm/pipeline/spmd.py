@@ -1,10 +1,11 @@
 """Runs a pipeline program on the devices of the `pipe` axis: one scan over its ticks.
 
-At a tick every stage takes one branch of a switch, idle or one piece of work, and then neighbours
-exchange what the tick sends. A forward keeps each layer's input; a backward computes one layer at a
-time again from it and never a whole stage (or reads the residuals that the forward kept). The loss
-and its gradient belong to the last group's forward, so that every backward is alike. Gradients add
-up in float32 on the stage that owns the layers.
+At a tick every stage does one piece of work or none, and then neighbours exchange what the tick
+sends. Each kind of work is a loop of one turn or none: XLA changes what a loop carries in place,
+where it copies all gradients and the stash into and out of a branch. A forward keeps each layer's
+input; a backward computes one layer at a time again from it and never a whole stage (or reads the
+residuals that the forward kept). The loss and its gradient belong to the last group's forward, so
+that every backward is alike. Gradients add up in float32 on the stage that owns the layers.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from lm.pipeline.program import (
     LAST,
     SEND_BACKWARD,
     SEND_FORWARD,
-    TICK,
+    WORK,
     Program,
 )
 from lm.pipeline.stage import Pieces, keeping, recomputing
@@ -254,15 +255,14 @@ class Run:
             "input": self.input,
             "weight": self.weight,
         }
-        branch_of = np.zeros(len(CODES), np.int32)
-        branch_of[[CODES[name] for name in p.used]] = np.arange(len(p.used))
-        branches = [self._counted(name, works[name]) for name in p.used]
         onward = [(s, (s + 1) % p.stages) for s in range(p.stages)]
         back = [(b, a) for a, b in onward]
 
         def tick(c: Carry, t):
-            with jax.named_scope(TICK):
-                c = lax.switch(self._at(branch_of[p.what], t), branches, c, t)
+            for name in p.used:
+                turns = (self._at(p.what, t) == CODES[name]).astype(jnp.int32)
+                with jax.named_scope(WORK[name]):
+                    c = lax.fori_loop(t, t + turns, self._counted(name, works[name]), c)
             with jax.named_scope(SEND_FORWARD):
                 inbox = self._exchange(p.sends_forward, p.inbox_write, onward, c.inbox, c.onward, t)
             with jax.named_scope(SEND_BACKWARD):
@@ -272,7 +272,7 @@ class Run:
         return lax.scan(tick, self.start(with_gradients), jnp.arange(p.ticks))[0]
 
     def _counted(self, name: str, work: Callable) -> Callable:
-        def counted(c: Carry, t):
+        def counted(t, c: Carry):
             done = work(c._replace(counts=c.counts.at[CODES[name]].add(1)), t)
             return varying(done._replace(loss=None))._replace(loss=done.loss)
 
