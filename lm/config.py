@@ -155,6 +155,9 @@ class CheckpointConfig:
     keep: int = 2  # the newest
     keep_best: int = 0  # and those of lowest eval loss, where one was evaluated and saved
     stall_seconds: float = 1800  # a save that takes longer ends the run
+    start_from: str | None = None  # a work folder whose newest parameters are the first ones here
+    start_grown: bool = False  # where arrays may be new here, or larger
+    start_cast: bool = False  # where dtypes may differ
 
 
 @dataclass(frozen=True)
@@ -267,6 +270,8 @@ def _check(c: Config) -> None:
         raise BadInput(f"optim.weight_decay is {o.weight_decay}: it must be 0 or greater")
     if c.checkpoint.keep_best < 0:
         raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
+    if not c.checkpoint.start_from and (c.checkpoint.start_grown or c.checkpoint.start_cast):
+        raise BadInput("checkpoint.start_grown and start_cast need checkpoint.start_from: set it")
     fractions = {
         "data.validation_fraction": c.data.validation_fraction,
         "optim.warmup_fraction": o.warmup_fraction,

@@ -28,6 +28,7 @@ from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.setup import Run, build, load_data
+from lm.train.start import started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
 
@@ -113,7 +114,10 @@ class _Training:
             if found is not None:
                 return found[0], Standing(**found[1])
             args = (run.model.table, run.tx, run.layout, self.c.seed)
-            return train_state.initial(*args), Standing()
+            first = train_state.initial(*args)
+            if self.c.checkpoint.start_from:
+                first = group.together(lambda: started(first, self.c.checkpoint, run.layout))
+            return first, Standing()
 
     def _announce(self) -> None:
         h, m = self.run.horizon, self.c.model
@@ -294,7 +298,7 @@ class _Training:
         per_token = budget.flops_per_token(m, c.length)
         rate = s.n_tokens / seconds
         result = {
-            "run_id": files.run_id(c),
+            "run_id": files.saved_run_id(self.workdir),
             "n_params": budget.n_params(m),
             "n_params_non_embedding": budget.n_params_non_embedding(m),
             "n_tokens": s.n_tokens,

@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm.config import Config, to_dict
 from lm.errors import BadInput, CannotSave
+from lm.progress import say
+from lm.train import changes
 
 PROVENANCE = "provenance"  # the key of config.json that is not config
 PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -19,8 +21,17 @@ PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gr
 
 def run_id(c: Config) -> str:
     """Returns 8 hexadecimal digits of the config's digest: the same config, the same id."""
-    text = json.dumps(to_dict(c), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return _digest(to_dict(c))
+
+
+def saved_run_id(workdir: Path) -> str:
+    """Returns the id of the run in a folder: of the config it was made with."""
+    saved = read_json(workdir / "config.json")
+    return _digest({k: v for k, v in saved.items() if k != PROVENANCE})
+
+
+def _digest(plain: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -41,15 +52,18 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
     """Makes the folder this config's, or checks that it already is.
 
     facts go into config.json beside the versions and the git state: the corpus's digest and the
-    tokenizer. Raises BadInput with the differences if the folder belongs to another config.
+    tokenizer. Raises BadInput with the differences if the folder belongs to another config; those
+    that lm/train/changes.py lets pass are told and recorded there.
     """
     path = workdir / "config.json"
     ours = to_dict(c)
     if path.exists():
         theirs = read_json(path)
         saved = theirs.pop(PROVENANCE, {})
-        lines = difference(json.loads(json.dumps(ours)), theirs)
-        if lines:
+        changed = difference(json.loads(json.dumps(ours)), theirs)
+        refused = [f for f in changed if not changes.may_change(f)]
+        if refused:
+            lines = (f"{f} is {changed[f].then!r} there and {changed[f].now!r} now" for f in refused)
             raise BadInput(
                 f"{workdir} holds a run of another config ({'; '.join(lines)}): choose another "
                 "--workdir or the config it was made with"
@@ -65,6 +79,13 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
                 f"the tokenizer has changed since {workdir} was made: restore it or start in "
                 "another --workdir"
             )
+        if changed:
+            for f, (then, now) in changed.items():
+                say(changes.told(f, then, now))
+            # The config stays the one it was made with: it is the run's identity.
+            record = saved.setdefault("changes", [])
+            record.append({f: now for f, (_, now) in changed.items()})
+            write_json(path, theirs | {PROVENANCE: saved})
         return
     make_folder(workdir)
     write_json(path, ours | {PROVENANCE: facts | provenance()})
@@ -90,16 +111,23 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read as a JSON object ({e}): restore or remove it") from e
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
-    """Returns a line for each field in which two configs differ."""
-    lines = []
+class Change(NamedTuple):
+    then: Any
+    now: Any
+
+
+def difference(
+    ours: dict[str, Any], theirs: dict[str, Any], prefix: str = ""
+) -> dict[str, Change]:
+    """Returns the dotted fields in which two configs differ."""
+    found: dict[str, Change] = {}
     for name in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(name), theirs.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            lines += difference(a, b, f"{prefix}{name}.")
+            found |= difference(a, b, f"{prefix}{name}.")
         elif a != b:
-            lines.append(f"{prefix}{name} is {b!r} there and {a!r} now")
-    return lines
+            found[f"{prefix}{name}"] = Change(b, a)
+    return found
 
 
 def provenance() -> dict[str, Any]:

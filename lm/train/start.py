@@ -1,0 +1,54 @@
+"""The first parameters of a run, taken from another run's folder (checkpoint.start_from).
+
+What is there under the same path, in the same shape and dtype, is taken as it is; optimizer and
+step begin anew. Anything else has to be asked for: another dtype by start_cast, and by start_grown
+a model that has grown, where each array has its leading corner from the old one and the rest, like
+whole new arrays, begins as it would have.
+"""
+
+from pathlib import Path
+
+import jax
+
+from lm.config import CheckpointConfig
+from lm.errors import BadInput
+from lm.layout import Layout
+from lm.progress import say
+from lm.train.checkpoint import restore_run
+from lm.train.leaves import by_path, differences, leaves, name, shown
+from lm.train.state import TrainState
+
+
+def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainState:
+    """Returns the first state with parameters from c.start_from's newest checkpoint.
+    Raises BadInput with the paths that differ and may not."""
+    params = first.params
+    found = restore_run(Path(c.start_from or ""), layout, any_dtype=True).state
+    theirs = found.params
+    differ = differences(leaves(theirs), leaves(params))
+    allowed = {"missing": c.start_grown, "grown": c.start_grown, "dtype": c.start_cast}
+    refused = [d for d in differ if not allowed.get(d.kind)]
+    if refused:
+        raise BadInput(
+            f"the parameters in {c.start_from} are not this model's ({shown(refused)}): change the "
+            "model, or allow what may be: checkpoint.start_grown=true for arrays that are new or "
+            "larger here, checkpoint.start_cast=true for other dtypes"
+        )
+    say(f"the first parameters are those of step {int(found.step)} of {c.start_from}")
+    for d in differ:
+        say(f"  {d.text}")
+    old = by_path(theirs)
+
+    def take(path: tuple, new: jax.Array) -> jax.Array:
+        if name(path) not in old:
+            return new
+        return jax.jit(_onto, out_shardings=new.sharding)(new, old[name(path)])
+
+    params = jax.tree_util.tree_map_with_path(take, params)
+    return first._replace(params=params)
+
+
+def _onto(new: jax.Array, old: jax.Array) -> jax.Array:
+    """Returns the old values in the leading corner of the new array."""
+    corner = tuple(slice(n) for n in old.shape)
+    return new.at[corner].set(old.astype(new.dtype))
