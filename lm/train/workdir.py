@@ -63,7 +63,9 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
         changed = difference(json.loads(json.dumps(ours)), theirs)
         refused = [f for f in changed if not changes.may_change(f)]
         if refused:
-            lines = (f"{f} is {changed[f].then!r} there and {changed[f].now!r} now" for f in refused)
+            lines = (
+                f"{f} is {changed[f].then!r} there and {changed[f].now!r} now" for f in refused
+            )
             raise BadInput(
                 f"{workdir} holds a run of another config ({'; '.join(lines)}): choose another "
                 "--workdir or the config it was made with"
@@ -116,9 +118,7 @@ class Change(NamedTuple):
     now: Any
 
 
-def difference(
-    ours: dict[str, Any], theirs: dict[str, Any], prefix: str = ""
-) -> dict[str, Change]:
+def difference(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> dict[str, Change]:
     """Returns the dotted fields in which two configs differ."""
     found: dict[str, Change] = {}
     for name in sorted(ours.keys() | theirs.keys()):
