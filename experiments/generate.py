@@ -38,7 +38,9 @@ def main() -> int | None:
     config, params, spec = checkpoint.restore_params(Path(WORKDIR.value))
     tokenizer = tokenizers.from_spec(spec)
     prompt = tokenizer.encode((PROMPT.value or "").encode())
-    model = transformer.build(config.model, config.precision.compute)
+    model = transformer.build(
+        config.model, config.precision.compute, product=config.precision.matmul
+    )
     started = time.perf_counter()
     ids = generate(
         model, params, prompt[None], N_TOKENS.value, TEMPERATURE.value, TOP_K.value, SEED.value

@@ -9,9 +9,13 @@ goes on from the newest checkpoint; a finished run says so. Change any field on 
     python -m experiments.train --config=experiments/configs/tiny.py --workdir=runs/deeper \\
         --config.model.n_layers=4 --config.train.n_tokens=1e6
 
+Several lengths of one run: with optim.schedule=wsd, optim.warmup_steps and optim.keep_trunk a
+longer run starts from a shorter one's state before its decay, --branch_of=runs/shorter, and ends as
+if it had been trained from the beginning. experiments.sweep does so by itself.
+
 Several devices: --config.mesh.data=8 --config.mesh.model=2, and so on. --explain_layout says where
 each parameter would live and what would cross devices, on as many devices as the mesh needs, and
-trains nothing.
+trains nothing. --explain_optimizer says which rule, rate and weight decay each parameter gets.
 """
 
 import dataclasses
@@ -27,16 +31,25 @@ from lm.errors import BadInput
 from lm.train import stop
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
+_BRANCH_OF = flags.DEFINE_string(
+    "branch_of", None, "the folder of a shorter wsd run with optim.keep_trunk to start from"
+)
 _EXPLAIN = flags.DEFINE_bool("explain_layout", False, "print the layout's table; train nothing")
+_EXPLAIN_OPTIMIZER = flags.DEFINE_bool(
+    "explain_optimizer", False, "print the rule, rate and decay of each parameter; train nothing"
+)
 
 
 def main() -> None:
     if _EXPLAIN.value:
         return _explain(config_source.from_flags().config())
+    if _EXPLAIN_OPTIMIZER.value:
+        return _explain_optimizer(config_source.from_flags().config())
     c = group.together(_config)
     from lm.train.loop import train  # after the config is checked: a mistake is told at once
 
-    result = train(c, Path(_WORKDIR.value or ""))
+    trunk = Path(_BRANCH_OF.value) if _BRANCH_OF.value else None
+    result = train(c, Path(_WORKDIR.value or ""), trunk)
     if group.first():
         print(json.dumps(result))
 
@@ -56,6 +69,15 @@ def _explain(c: Config) -> None:
     c = c if c.model.vocab_size else setup.load_data(c)[0]
     anywhere = dataclasses.replace(c.model, attention="blocked")  # kernels want their hardware
     print(explain.text(setup.build(dataclasses.replace(c, model=anywhere), None)))
+
+
+def _explain_optimizer(c: Config) -> None:
+    from lm.model import transformer
+    from lm.optim import groups
+    from lm.train import setup
+
+    c = c if c.model.vocab_size else setup.load_data(c)[0]
+    print(groups.explain(c.optim, transformer.table(c.model, c.pipeline.repeats)))
 
 
 def _config() -> Config:

@@ -39,7 +39,7 @@ from lm.model.spec import ParamSpec, flatten
 from lm.optim.build import build as build_optimizer
 from lm.train.state import shapes
 
-WIDTHS = {"float32": 4, "bfloat16": 2}
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 PASSES = 4.0  # measured, see BUILD_NOTES.md
 
 

@@ -15,6 +15,8 @@ from lm.errors import BadInput
 
 FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
 GATED_FFNS = FFNS[:5]
+OPTIMIZERS = ("adamw", "adafactor", "lion", "muon", "sgd")
+COMPUTE = ("float32", "bfloat16", "float16", "float64")
 PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 FUSED_ATTENTION = {"splash": "tpu", "cudnn": "gpu"}  # kernel -> platform it runs on
 BUDGETS = ("steps", "n_tokens", "flops", "tokens_per_param")
@@ -45,6 +47,7 @@ class ModelConfig:
     tie_embeddings: bool = True
     max_length: int = 256
     dropout: float = 0.0
+    logit_softcap: float | None = None  # logits become softcap tanh(logits / softcap)
     init_std: float = 0.02  # of embeddings and matrices; residual outputs get / sqrt(2 layers)
     attention: str = "blocked"  # blocked, plain: anywhere; splash: TPU; cudnn: NVIDIA GPU
     scan_layers: bool = False  # one compiled layer looped over, instead of every layer unrolled
@@ -77,7 +80,7 @@ class ModelConfig:
 @dataclass(frozen=True)
 class DataConfig:
     source: str = "python_library"
-    path: str | None = None  # a glob of text, JSONL or Parquet files; a folder or glob of token files
+    path: str | None = None  # a glob of text, JSONL or Parquet; a folder or glob of token files
     tokenizer: str = "bytes"  # bytes, characters, or a tokenizer.json; token folders bring theirs
     validation_fraction: float = 0.1  # of the text, its end; of documents, a random share
     validation_path: str | None = None  # token files to hold out instead, source=tokens
@@ -115,22 +118,46 @@ class OptimConfig:
     learning_rate: float = 1e-3  # the peak
     schedule: str = "cosine"
     warmup_fraction: float = 0.02  # of the steps, rounded up
+    warmup_steps: int | None = None  # instead of a fraction
     decay_fraction: float = 0.2  # of the steps, wsd only
     final_fraction: float = 0.1  # of the peak, at the last step
     b1: float = 0.9
     b2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.1
-    clip_norm: float | None = 1.0
+    clip_norm: float | None = 1.0  # of all gradients together
+    # Root mean square that one matrix's update may have, before the learning rate; adafactor: 1.
+    clip_update: float | None = None
+    no_decay: tuple = ()  # paths left out of weight decay, such as "blocks/ffn/*"
+    learning_rate_factors: tuple = ()  # (path, factor) pairs: rates of groups of parameters
     muon_learning_rate: float = 0.02  # of the hidden matrices, optimizer=muon
     muon_momentum: float = 0.95
     muon_iterations: int = 5  # Newton-Schulz steps a matrix is orthogonalised with
+    z_loss: float = 0.0  # weight of the mean of logsumexp(logits)^2 in training
+    ema_decay: float | None = None  # of the average of the weights that is then evaluated
+    on_nonfinite: str = "stop"  # or skip: leave out a step whose loss or gradient is not finite
+    # A spike is a loss or gradient norm so many deviations above its mean over spike_window steps.
+    spike: float | None = None
+    spike_window: int = 128
+    on_spike: str = "skip"
+    skip_limit: int = 100  # so many steps left out in a row end the run
+    keep_trunk: bool = False  # wsd: a checkpoint where the decay begins, for runs to branch from
+    staleness: int = 0  # steps by which gradients are late
 
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    compute: str = "float32"
+    compute: str = "float32"  # bfloat16, float16; float64 for checks
     reduce: str = "float32"  # dtype in which gradients cross devices
+    # Linear maps of layers: those of the compute dtype, or float8 (e4m3, gradients e5m2).
+    matmul: str = "compute"
+    loss_scale: float = 32768.0  # the first one, compute=float16
+    loss_scale_steps: int = 2000  # finite steps in a row after which it is doubled
+
+    @property
+    def matmul_dtype(self) -> str:
+        """What most products multiply: the peak that speed is measured by."""
+        return self.compute if self.matmul == "compute" else self.matmul
 
 
 @dataclass(frozen=True)
@@ -169,6 +196,7 @@ class EvalConfig:
 @dataclass(frozen=True)
 class LogConfig:
     every: int = 10
+    layer_norms: bool = False  # of every layer's gradient, and of its output (root mean square)
 
 
 @dataclass(frozen=True)
@@ -202,9 +230,13 @@ def default_config():
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Returns the config as nested dicts of plain values, ready for JSON."""
-    plain = dataclasses.asdict(config)
-    plain["train"]["batch_growth"] = [list(pair) for pair in plain["train"]["batch_growth"]]
-    return plain
+    return {k: _plain(v) for k, v in dataclasses.asdict(config).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
 def freeze(config: Mapping[str, Any], where: str = "the config") -> Config:
@@ -251,6 +283,13 @@ def _check(c: Config) -> None:
         **{f"train.{b}": getattr(t, b) for b in BUDGETS},
         "optim.learning_rate": o.learning_rate,
         "optim.clip_norm": o.clip_norm,
+        "optim.clip_update": o.clip_update,
+        "optim.spike": o.spike,
+        "optim.spike_window": o.spike_window,
+        "optim.skip_limit": o.skip_limit,
+        "model.logit_softcap": m.logit_softcap,
+        "precision.loss_scale": c.precision.loss_scale,
+        "precision.loss_scale_steps": c.precision.loss_scale_steps,
         "optim.eps": o.eps,
         "optim.muon_learning_rate": o.muon_learning_rate,
         "checkpoint.every": c.checkpoint.every,
@@ -266,8 +305,15 @@ def _check(c: Config) -> None:
     for key, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             raise BadInput(f"{key} is {value}: it must be greater than 0")
-    if not 0 <= o.weight_decay < float("inf"):
-        raise BadInput(f"optim.weight_decay is {o.weight_decay}: it must be 0 or greater")
+    not_negative = {
+        "optim.weight_decay": o.weight_decay,
+        "optim.z_loss": o.z_loss,
+        "optim.staleness": o.staleness,
+        "optim.warmup_steps": o.warmup_steps or 0,
+    }
+    for key, value in not_negative.items():
+        if not 0 <= value < float("inf"):
+            raise BadInput(f"{key} is {value}: it must be 0 or greater")
     if c.checkpoint.keep_best < 0:
         raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
     if not c.checkpoint.start_from and (c.checkpoint.start_grown or c.checkpoint.start_cast):
@@ -285,6 +331,7 @@ def _check(c: Config) -> None:
         "model.dropout": m.dropout,
         "optim.b1": o.b1,
         "optim.b2": o.b2,
+        "optim.ema_decay": o.ema_decay or 0,
         "optim.muon_momentum": o.muon_momentum,
     }
     for key, value in below_one.items():
@@ -296,13 +343,17 @@ def _check(c: Config) -> None:
     _choice("model.position", m.position, ("rope", "sinusoidal", "learned", "none"))
     _choice("model.rope_scaling", m.rope_scaling, ("none", "linear", "ntk", "yarn"))
     _choice("model.attention", m.attention, ("blocked", "plain", *FUSED_ATTENTION))
-    _choice("optim.optimizer", o.optimizer, ("adamw", "muon", "sgd"))
+    _choice("optim.optimizer", o.optimizer, OPTIMIZERS)
     _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
-    _choice("precision.compute", c.precision.compute, ("float32", "bfloat16"))
+    _choice("optim.on_nonfinite", o.on_nonfinite, ("stop", "skip"))
+    _choice("optim.on_spike", o.on_spike, ("stop", "skip"))
+    _choice("precision.compute", c.precision.compute, COMPUTE)
+    _choice("precision.matmul", c.precision.matmul, ("compute", "float8"))
     _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
     _choice("data.packing", c.data.packing, ("concatenate", "best_fit"))
     _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
     _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
+    _check_optim(o)
     if m.d_head is None and m.d_model % m.n_heads:
         raise BadInput(
             f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
@@ -338,7 +389,7 @@ def _check(c: Config) -> None:
             f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
             f": {found} is set"
         )
-    if o.schedule == "wsd" and o.warmup_fraction + o.decay_fraction > 1:
+    if o.schedule == "wsd" and o.warmup_steps is None and o.warmup_fraction + o.decay_fraction > 1:
         raise BadInput(
             f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
             f"{o.decay_fraction} overlap: together they may be at most 1"
@@ -372,6 +423,21 @@ def _check(c: Config) -> None:
     _check_pipeline(c)
 
 
+def _check_optim(o: OptimConfig) -> None:
+    if o.keep_trunk and o.schedule != "wsd":
+        raise BadInput(f"optim.keep_trunk with optim.schedule {o.schedule!r}: only wsd has a trunk")
+    for path in o.no_decay:
+        if not isinstance(path, str):
+            raise BadInput(f"optim.no_decay holds {path!r}: each entry is a path of parameters")
+    for entry in o.learning_rate_factors:
+        pair = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
+        if not pair or not isinstance(entry[1], int | float) or not 0 <= entry[1] < float("inf"):
+            raise BadInput(
+                f"optim.learning_rate_factors holds {entry!r}: each entry is a pair "
+                "(path, factor), the factor 0 or greater"
+            )
+
+
 def _check_pipeline(c: Config) -> None:
     p, stages = c.pipeline, c.mesh.pipe
     if (p.repeats > 1) != (p.schedule == "interleaved"):
@@ -389,6 +455,8 @@ def _check_pipeline(c: Config) -> None:
             f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {c.mesh.model} "
             f"and train.accumulate {c.train.accumulate} must be 1"
         )
+    if c.train.reproducible and c.log.layer_norms:
+        raise BadInput("log.layer_norms cannot be had with train.reproducible: set one to false")
     if stages > 1 and c.train.accumulate > 1:
         raise BadInput(
             f"train.accumulate {c.train.accumulate} with mesh.pipe {stages}: a pipeline adds up "

@@ -17,6 +17,7 @@ from lm.layout import MODEL
 from lm.model import fused
 from lm.model.linear import linear
 from lm.model.spec import ParamSpec, Table
+from lm.precision import wide
 
 MASKED = -1e9  # finite: a masked score gives exp(...) = 0 and never NaN
 MIN_BLOCK, MAX_BLOCKS = 64, 16  # query rows a block; more rows once there would be more blocks
@@ -45,14 +46,18 @@ def table(m: ModelConfig, out_std: float) -> Table:
 
 
 def project_qkv(
-    m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array
+    m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array, product: str = "compute"
 ) -> tuple[jax.Array, ...]:
     """Returns (q_BTNH, k_BTKH, v_BTKH) before positions: this model device's heads."""
-    k, v = (
-        linear(x_BTD, _own_heads(m, p[name], 1), bias if bias is None else _own_heads(m, bias, 0))
-        for name, bias in ((name, p.get(f"{name}_bias")) for name in ("key", "value"))
-    )
-    return linear(x_BTD, p["query"], p.get("query_bias")), k, v
+
+    def projected(name: str) -> jax.Array:
+        w, bias = p[name], p.get(f"{name}_bias")
+        if name != "query":
+            w, bias = _own_heads(m, w, 1), bias if bias is None else _own_heads(m, bias, 0)
+        return linear(x_BTD, w, bias, product=product)
+
+    k, v = projected("key"), projected("value")
+    return projected("query"), k, v
 
 
 def _own_heads(m: ModelConfig, w: jax.Array, dim: int) -> jax.Array:
@@ -66,9 +71,11 @@ def _own_heads(m: ModelConfig, w: jax.Array, dim: int) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(w, axis_index(MODEL) * m.kv_heads // size, 1, dim)
 
 
-def project_out(p: Mapping[str, jax.Array], y_BTNH: jax.Array) -> jax.Array:
+def project_out(
+    p: Mapping[str, jax.Array], y_BTNH: jax.Array, product: str = "compute"
+) -> jax.Array:
     """Returns the attention output [B, T, D] of these heads, before the bias."""
-    return linear(y_BTNH, p["out"], n_in=2)
+    return linear(y_BTNH, p["out"], n_in=2, product=product)
 
 
 def plain(q_BTNH, k_BSKH, v_BSKH, segments_BT=None) -> jax.Array:
@@ -91,7 +98,9 @@ def _softmax_attention(q_BTNH, k_BSKH, v_BSKH, mask_BTS) -> jax.Array:
     b, t, n, h = q_BTNH.shape
     k = k_BSKH.shape[2]
     q_BTKGH = (q_BTNH * h**-0.5).reshape(b, t, k, n // k, h)
-    scores = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32)
+    scores = jnp.einsum(
+        "BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=wide(q_BTNH.dtype)
+    )
     weights = jax.nn.softmax(jnp.where(mask_BTS[:, None, None], scores, MASKED), -1)
     y = jnp.einsum("BKGTS,BSKH->BTKGH", weights.astype(v_BSKH.dtype), v_BSKH)
     return y.reshape(b, t, n, h)
@@ -153,7 +162,7 @@ def _blocked(q_BKGTH, k_BKSH, v_BKSH, segments_BT):
 
 def _blocked_fwd(q_BKGTH, k_BKSH, v_BKSH, segments_BT):
     b, k, g, t, h = q_BKGTH.shape
-    dtype, f32 = q_BKGTH.dtype, jnp.float32
+    dtype, f32 = q_BKGTH.dtype, wide(q_BKGTH.dtype)
     outs, exps, inverse_sums = [], [], []
     for i, j in _blocks(t):
         scores = jax.lax.dot_general(
@@ -174,7 +183,7 @@ def _blocked_fwd(q_BKGTH, k_BKSH, v_BKSH, segments_BT):
 def _blocked_bwd(saved, dy_BKGTH):
     q, k, v, _, exps, inverse_sums, outs = saved
     b, kv, g, t, h = q.shape
-    f32 = jnp.float32
+    f32 = wide(q.dtype)
     dq, dk, dv = [], jnp.zeros(k.shape, f32), jnp.zeros(v.shape, f32)
     for n, (i, j) in enumerate(_blocks(t)):
         dy = (_rows(dy_BKGTH, i, j) * inverse_sums[n]).astype(q.dtype)

@@ -8,6 +8,7 @@ from lm.collectives import axis_index, axis_size, scatter_time, whole
 from lm.config import ModelConfig
 from lm.layout import DATA, MODEL
 from lm.model.spec import ParamSpec, Table
+from lm.precision import wide
 
 
 def table(m: ModelConfig) -> Table:
@@ -34,7 +35,7 @@ def look_up(p: jax.Array, row: ParamSpec, tokens_BT: jax.Array, compute: str, re
     if split and tokens_BT.size > p.shape[0]:
         p, split = whole(p, row, compute, reduce), False
     ids = lax.all_gather(tokens_BT, DATA) if split else tokens_BT
-    x = _own_rows(p.astype(jnp.float32), ids)
+    x = _own_rows(p.astype(wide(compute)), ids)
     if split:
         x = lax.all_to_all(x.astype(compute), DATA, 0, x.ndim - 1, tiled=True)[0]
     return scatter_time(x)

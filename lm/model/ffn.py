@@ -43,12 +43,15 @@ def table(m: ModelConfig, out_std: float) -> Table:
     return rows
 
 
-def feed_forward(m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array) -> jax.Array:
+def feed_forward(
+    m: ModelConfig, p: Mapping[str, jax.Array], x_BTD: jax.Array, product: str = "compute"
+) -> jax.Array:
     """Returns the FFN's output [B, T, D] in x's dtype, of these columns and before the bias."""
     act = ACTIVATIONS[m.ffn]
-    h_BTF = linear(x_BTD, p["up"], p.get("up_bias"))
+    h_BTF = linear(x_BTD, p["up"], p.get("up_bias"), product=product)
     if m.gated:
-        h_BTF = act(linear(x_BTD, p["gate"], p.get("gate_bias")), m.swish_c) * h_BTF
+        gate_BTF = linear(x_BTD, p["gate"], p.get("gate_bias"), product=product)
+        h_BTF = act(gate_BTF, m.swish_c) * h_BTF
     else:
         h_BTF = act(h_BTF, m.swish_c)
-    return linear(h_BTF, p["down"])
+    return linear(h_BTF, p["down"], product=product)

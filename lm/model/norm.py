@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from lm.config import ModelConfig
 from lm.model.spec import ParamSpec, Table
+from lm.precision import wide
 
 
 def table(m: ModelConfig) -> Table:
@@ -20,7 +21,7 @@ def normalize(kind: str, x: jax.Array, scale: jax.Array, bias: jax.Array | None,
 
     rmsnorm: x / sqrt(mean(x^2) + eps) * scale; layernorm subtracts the mean first.
     """
-    y = x.astype(jnp.float32)
+    y = x.astype(wide(x.dtype))
     if kind == "layernorm":
         y = y - jnp.mean(y, -1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps) * scale

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lm.config import ModelConfig
+from lm.precision import wide
 
 
 def rope_frequencies(m: ModelConfig) -> tuple[np.ndarray, float]:
@@ -40,13 +41,11 @@ def rope_frequencies(m: ModelConfig) -> tuple[np.ndarray, float]:
     return freq, 1.0
 
 
-def rope_table(m: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (cos, sin), float32 [max_length, H/2]."""
+def rope_table(m: ModelConfig, dtype=np.float32) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (cos, sin), [max_length, H/2]."""
     freq, factor = rope_frequencies(m)
     angles = np.arange(m.max_length, dtype=np.float64)[:, None] * freq
-    return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(
-        np.float32
-    )
+    return (np.cos(angles) * factor).astype(dtype), (np.sin(angles) * factor).astype(dtype)
 
 
 def rotate(x_BTNH: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -54,7 +53,7 @@ def rotate(x_BTNH: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
     cos and sin are [T, H/2] or [B, T, H/2].
     """
-    x = x_BTNH.astype(jnp.float32)
+    x = x_BTNH.astype(wide(x_BTNH.dtype))
     a, b = jnp.split(x, 2, -1)
     cos, sin = (t[..., None, :] if t.ndim == 3 else t[None, :, None, :] for t in (cos, sin))
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x_BTNH.dtype)

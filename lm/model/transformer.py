@@ -24,7 +24,9 @@ from lm.collectives import (
 )
 from lm.config import ModelConfig
 from lm.model import attention, embedding, ffn, norm, position
+from lm.model.probe import PROBE, probed
 from lm.model.spec import ParamSpec, Table
+from lm.precision import wide
 
 flax_config.update("flax_always_shard_variable", False)  # shardings are pinned where jit is called
 
@@ -32,7 +34,7 @@ Params = dict[str, Any]
 
 
 class Rope(NamedTuple):
-    cos: jax.Array  # float32 [T, H/2] or [B, T, H/2]
+    cos: jax.Array  # float32 (float64 for checks) [T, H/2] or [B, T, H/2]
     sin: jax.Array
 
 
@@ -94,8 +96,8 @@ class Block(nnx.Module):
     and its own heads or FFN columns (Shoeybi et al. 2019, Korthikanti et al. 2022).
     """
 
-    def __init__(self, m: ModelConfig, rows: Table):
-        self.m = m
+    def __init__(self, m: ModelConfig, rows: Table, product: str):
+        self.m, self.product = m, product
         self.attention, self.ffn = Group(rows["attention"]), Group(rows["ffn"])
         self.attention_norm = Norm(m, rows["attention_norm"])
         self.ffn_norm = Norm(m, rows["ffn_norm"])
@@ -104,7 +106,7 @@ class Block(nnx.Module):
         """Returns (x_BTD, aux) where attend(q, k, v) returned (attention output, aux)."""
         m, p = self.m, self.attention.values()
         h = gather_time(self.attention_norm(x_BTD) if m.norm_position == "pre" else x_BTD)
-        q, k, v = attention.project_qkv(m, p, h)
+        q, k, v = attention.project_qkv(m, p, h, self.product)
         if m.qk_norm:
             q = norm.normalize("rmsnorm", q, p["query_norm"], None, m.norm_eps)
             k = norm.normalize("rmsnorm", k, p["key_norm"], None, m.norm_eps)
@@ -112,11 +114,11 @@ class Block(nnx.Module):
             q, k = position.rotate(q, *rope), position.rotate(k, *rope)
         with jax.named_scope("attend"):  # what launch.compile counts as attention
             y_BTNH, aux = attend(q, k, v)
-        branch = _branch(attention.project_out(p, y_BTNH), p.get("out_bias"))
+        branch = _branch(attention.project_out(p, y_BTNH, self.product), p.get("out_bias"))
         x_BTD = self._add(x_BTD, drop(branch, 0), self.attention_norm)
         h = gather_time(self.ffn_norm(x_BTD) if m.norm_position == "pre" else x_BTD)
         p = self.ffn.values()
-        branch = _branch(ffn.feed_forward(m, p, h), p.get("down_bias"))
+        branch = _branch(ffn.feed_forward(m, p, h, self.product), p.get("down_bias"))
         return self._add(x_BTD, drop(branch, 1), self.ffn_norm), aux
 
     def _add(self, x_BTD: jax.Array, branch_BTD: jax.Array, normalize: Norm) -> jax.Array:
@@ -181,7 +183,7 @@ class Model:
         """Returns the rotary tables' rows of a batch's positions, and its document numbers."""
         if self.config.position != "rope":
             return Context(None, segments_BT)
-        tables = position.rope_table(self.config)
+        tables = position.rope_table(self.config, wide(self.compute))
         return Context(
             Rope(*(position.rows(t, tokens_BT, positions_BT) for t in tables)), segments_BT
         )
@@ -192,10 +194,10 @@ class Model:
         row = self.table["embedding"]
         x_BTD = embedding.look_up(
             params["embedding"], row, tokens_BT, self.compute, self.reduce
-        ).astype(jnp.float32)
+        ).astype(wide(self.compute))
         added = None
         if m.position == "learned":
-            added = self._whole(params, "positions").astype(jnp.float32)
+            added = self._whole(params, "positions").astype(x_BTD.dtype)
         elif m.position == "sinusoidal":
             # Scaled as in Vaswani et al. 2017, section 3.4, or positions would drown the tokens.
             x_BTD, added = x_BTD * m.d_model**0.5, jnp.asarray(position.sinusoidal_table(m))
@@ -209,8 +211,10 @@ class Model:
         m = self.config
         attend = attention.ATTENTION[m.attention]
         masked = lambda q, k, v: (attend(q, k, v, context.segments_BT), None)
-        block = nnx.merge(self.block, self._whole_block(block_params))
-        return block(x_BTD, context.rope, masked, _dropout(m.dropout, dropout_key))[0]
+        named = {k: p for k, p in block_params.items() if k != PROBE}
+        block = nnx.merge(self.block, self._whole_block(named))
+        x_BTD = block(x_BTD, context.rope, masked, _dropout(m.dropout, dropout_key))[0]
+        return probed(x_BTD, block_params[PROBE]) if PROBE in block_params else x_BTD
 
     def saving_layer(self) -> Callable:
         """Returns `layer` with the config's rule of what the backward pass recomputes.
@@ -266,7 +270,9 @@ class Model:
     def logits(self, params: Params, hidden_BTD: jax.Array) -> jax.Array:
         """Returns float32 logits [B, T, V], V unpadded. On one device."""
         head = self.head(params)[: self.config.vocab_size].astype(hidden_BTD.dtype)
-        return jnp.einsum("BTD,VD->BTV", hidden_BTD, head, preferred_element_type=jnp.float32)
+        logits = jnp.einsum("BTD,VD->BTV", hidden_BTD, head, preferred_element_type=jnp.float32)
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     @property
     def layer_dims(self) -> int:
@@ -290,10 +296,16 @@ class Model:
         )
 
 
-def build(m: ModelConfig, compute: str, reduce: str = "float32", repeats: int = 1) -> Model:
-    """Returns the model: its parameter table and its pure functions."""
+def build(
+    m: ModelConfig,
+    compute: str,
+    reduce: str = "float32",
+    repeats: int = 1,
+    product: str = "compute",
+) -> Model:
+    """Returns the model: its parameter table and its pure functions. product: of linear maps."""
     assert m.vocab_size is not None, "the tokenizer's vocabulary is filled in before the model"
-    block, _ = nnx.split(Block(m, block_table(m)))
+    block, _ = nnx.split(Block(m, block_table(m), product))
     final_norm, _ = nnx.split(Norm(m, norm.table(m)))
     return Model(m, compute, reduce, table(m, repeats), block, final_norm)
 

@@ -32,9 +32,8 @@ def _past(s, start, end):
 
 def learning_rate(o: OptimConfig, n_steps: int) -> Callable[[jax.Array], jax.Array]:
     """Returns f(step) giving the float32 learning rate of optimizer step `step`, from 1."""
-    warmup = _steps(o.warmup_fraction, n_steps)
-    # Rounding both up may overlap by a step: the decay gives way.
-    decay = min(_steps(o.decay_fraction, n_steps), n_steps - warmup)
+    warmup = warmup_steps(o, n_steps)
+    decay = n_steps - decay_start(o, n_steps)
     shape = SCHEDULES[o.schedule]
 
     def rate(step: jax.Array) -> jax.Array:
@@ -43,6 +42,19 @@ def learning_rate(o: OptimConfig, n_steps: int) -> Callable[[jax.Array], jax.Arr
         return o.learning_rate * jnp.where(s <= warmup, s / max(warmup, 1), share)
 
     return rate
+
+
+def warmup_steps(o: OptimConfig, n_steps: int) -> int:
+    """Returns w, at most n."""
+    if o.warmup_steps is not None:
+        return min(o.warmup_steps, n_steps)
+    return _steps(o.warmup_fraction, n_steps)
+
+
+def decay_start(o: OptimConfig, n_steps: int) -> int:
+    """Returns the last step of wsd before its decay: up to there all lengths of run are alike."""
+    # Rounding both up may overlap by a step: the decay gives way.
+    return max(n_steps - _steps(o.decay_fraction, n_steps), warmup_steps(o, n_steps))
 
 
 def _steps(fraction: float, n_steps: int) -> int:

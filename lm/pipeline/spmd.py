@@ -18,6 +18,7 @@ from jax import lax
 
 from lm.collectives import axis_index, varying
 from lm.layout import DATA, PIPE
+from lm.loss import Loss
 from lm.model.transformer import Model
 from lm.objective import Batch, last_loss_sum
 from lm.pipeline.program import (
@@ -44,7 +45,7 @@ class Carry(NamedTuple):
     loss_cotangents: jax.Array  # [slots, B, T, D]: of the last group's output
     deferred: Tree  # [slots, layers, ...]: what input parts leave for weight parts
     grads: Tree  # of this device's parameters, float32
-    loss: jax.Array
+    loss: Loss
     counts: jax.Array  # int32 [codes]: pieces of work done
     onward: jax.Array  # [B, T, D]: for the next group
     back: jax.Array  # [B, T, D]: for the group before
@@ -53,8 +54,11 @@ class Carry(NamedTuple):
 class Run:
     """One trace of a program over a device's parameters and rows. Made and used inside it."""
 
-    def __init__(self, model: Model, program: Program, recompute: bool, scale, params, batch, key):
+    def __init__(
+        self, model: Model, program: Program, recompute: bool, scale, params, batch, key, z_loss=0.0
+    ):
         self.model, self.program, self.params, self.scale = model, program, params, scale
+        self.z_loss = z_loss
         self.stage = axis_index(PIPE)
         self.n_groups = program.stages * program.repeats
         self.key = key
@@ -108,7 +112,12 @@ class Run:
         return varying(self.model.embed(outer, part.inputs, part.positions, key))
 
     def _last_loss(self, outer, y, t):
-        return _loss_typed(last_loss_sum(self.model, outer, y, self._part(t)) * self.scale)
+        sums = last_loss_sum(self.model, outer, y, self._part(t), self.z_loss)
+        loss = _loss_typed(jax.tree.map(lambda x: x * self.scale, sums))
+        return loss.objective, loss
+
+    def _no_loss(self) -> Loss:
+        return _loss_typed(Loss(jnp.float32(0), jnp.float32(0) if self.z_loss else None))
 
     # The pieces of work: Carry -> Carry.
 
@@ -128,15 +137,16 @@ class Run:
         )
 
         def with_loss():
-            loss, (d_outer, dy) = jax.value_and_grad(self._last_loss, (0, 1))(self.outer, y, t)
+            of_loss = jax.value_and_grad(self._last_loss, (0, 1), has_aux=True)
+            (_, loss), (d_outer, dy) = of_loss(self.outer, y, t)
             return loss, jax.tree.map(jnp.add, self._outer_grads(c), d_outer), dy
 
-        without = lambda: (_loss_typed(0.0), self._outer_grads(c), jnp.zeros_like(y))
+        without = lambda: (self._no_loss(), self._outer_grads(c), jnp.zeros_like(y))
         with jax.named_scope(LAST):
             loss, d_outer, dy = lax.cond(self._group(t) == self.n_groups - 1, with_loss, without)
         return c._replace(
             stash=stash,
-            loss=c.loss + loss,
+            loss=jax.tree.map(jnp.add, c.loss, loss),
             grads=c.grads | d_outer,
             loss_cotangents=_put(c.loss_cotangents, (self._at(self.program.stash, t),), dy),
             onward=y,
@@ -148,10 +158,10 @@ class Run:
         y, _ = lax.scan(layer, self.first_input(c, t), jnp.arange(self.n_layers))
         loss = lax.cond(
             self._group(t) == self.n_groups - 1,
-            lambda: self._last_loss(self.outer, y, t),
-            lambda: _loss_typed(0.0),
+            lambda: self._last_loss(self.outer, y, t)[1],
+            self._no_loss,
         )
-        return c._replace(loss=c.loss + loss, onward=y)
+        return c._replace(loss=jax.tree.map(jnp.add, c.loss, loss), onward=y)
 
     def backward(self, c: Carry, t) -> Carry:
         def layer(carry, i):
@@ -240,7 +250,7 @@ class Run:
             loss_cotangents=activations(p.stash_size if with_gradients else 0),
             deferred=deferred,
             grads=grads,
-            loss=_loss_typed(0.0),
+            loss=self._no_loss(),
             counts=zeros((len(CODES),), jnp.int32),
             onward=activations(1)[0],
             back=activations(1)[0],
@@ -288,25 +298,27 @@ class Run:
         return lax.cond(jnp.asarray(sends)[t], exchanged, lambda: box)
 
 
-def _loss_typed(loss) -> jax.Array:
+def _loss_typed(loss: Loss) -> Loss:
     """Differs between rows and stages, never over `model`: or gradients would count it twice."""
-    return varying(jnp.asarray(loss, jnp.float32), DATA, PIPE)
+    return varying(jax.tree.map(lambda x: x.astype(jnp.float32), loss), DATA, PIPE)
 
 
 def _put(buffer: Tree, place: tuple, values: Tree) -> Tree:
     return jax.tree.map(lambda b, v: b.at[place].set(v), buffer, values)
 
 
-def loss_and_gradients(model: Model, program: Program, recompute: bool) -> Callable:
-    """Returns f(params, batch, scale, key) -> (loss, gradients, counts) of one device's part.
+def loss_and_gradients(
+    model: Model, program: Program, recompute: bool, z_loss: float = 0.0
+) -> Callable:
+    """Returns f(params, batch, scale, key) -> (Loss, gradients, counts) of one device's part.
 
-    loss: the sum over this device's rows of scale * token loss, nats, on the last stage, 0 on the
+    Loss: the sums over this device's rows of scale * token loss, nats, on the last stage, 0 on the
     others; gradients of this device's parameters before any sum over devices; counts: pieces of
     work done, int32 [codes of `lm.pipeline.program.CODES`].
     """
 
     def compute(params, batch: Batch, scale, key=None):
-        done = Run(model, program, recompute, scale, params, batch, key).run(True)
+        done = Run(model, program, recompute, scale, params, batch, key, z_loss).run(True)
         blocks = jax.tree.map(
             lambda g, w: g.reshape(w.shape), done.grads["blocks"], params["blocks"]
         )
@@ -316,7 +328,7 @@ def loss_and_gradients(model: Model, program: Program, recompute: bool) -> Calla
 
 
 def loss_only(model: Model, program: Program) -> Callable:
-    """Returns f(params, batch) -> this device's sum of token losses, of forward work alone."""
+    """Returns f(params, batch) -> this device's Loss, of forward work alone."""
     forwards = program.forward_only()
     return (
         lambda params, batch: Run(model, forwards, True, 1.0, params, batch, None).run(False).loss

@@ -34,7 +34,7 @@ def cores() -> list[int]:
 def train_all(
     points: Sequence[Point], runs: Path, workers: int, done: Callable[[Point], None], what: str
 ) -> None:
-    """Trains what has not ended yet, longest first; calls done(point) as each run ends.
+    """Trains what has not ended yet, longest first; calls done(point) as runs end.
 
     A run that diverges is a result like any other. Any other failure stops the rest and is raised;
     a signal lets every worker save first.
@@ -44,17 +44,19 @@ def train_all(
         progress.say(f"{len(points) - len(todo)} of {len(points)} runs are done already")
     if not todo:
         return
-    todo.sort(key=lambda p: -p.horizon.flops)
+    lines = [line for line in chains(points) if any(p in todo for p in line)]
+    lines.sort(key=lambda line: -sum(p.horizon.flops for p in line if p in todo))
     bar = _FlopsBar(what, todo, runs)
-    workers = min(workers, len(todo))
+    workers = min(workers, len(lines))
     context = multiprocessing.get_context("spawn")
     free = context.Queue()
     shares = cores()
     for i in range(workers):
         free.put(shares[i::workers] or shares)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (free,))
-    pending: dict[Future, Point] = {
-        pool.submit(_train_one, p.config, str(runs / p.run_id)): p for p in todo
+    pending: dict[Future, list[Point]] = {
+        pool.submit(_train_chain, [(p.config, str(runs / p.run_id)) for p in line]): line
+        for line in lines
     }
     stop: list[int] = []
     before = {s: signal.signal(s, lambda n, _: stop.append(n)) for s in platform.STOP_SIGNALS}
@@ -64,9 +66,10 @@ def train_all(
             if stop:
                 raise Stopped("the sweep was told to stop; run the same command again to go on")
             for future in ended:
-                point = pending.pop(future)
+                line = pending.pop(future)
                 future.result()
-                done(point)
+                for point in line:
+                    done(point)
             bar.update()
     except BrokenProcessPool as e:
         raise CannotFinish(
@@ -91,14 +94,37 @@ def _start_worker(free: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C stops the parent, which stops us
 
 
-def _train_one(c: Config, workdir: str) -> None:
+def chains(points: Sequence[Point]) -> list[list[Point]]:
+    """Returns the points, in one list those that share a trunk (lm/train/trunk.py), shortest first:
+    each starts from the one before, so all cost one trunk and their own decays."""
+    from lm.train import trunk
+
+    found: dict[str, list[Point]] = {}
+    for p in points:
+        shares = trunk.end(p.config) is not None
+        found.setdefault(trunk.family(p.config) if shares else p.run_id, []).append(p)
+    return [sorted(line, key=lambda p: p.horizon.steps) for line in found.values()]
+
+
+def _train_chain(line: list[tuple[Config, str]]) -> None:
+    before: Path | None = None
+    for c, workdir in line:
+        _train_one(c, Path(workdir), before)
+        before = Path(workdir)
+
+
+def _train_one(c: Config, workdir: Path, before: Path | None) -> None:
+    from lm.train import trunk
     from lm.train.loop import train
 
     global _stopped
     if _stopped:  # the executor had handed this run over before it was told to stop
         return
+    branch_of = before if before and (before / trunk.FOLDER).is_dir() else None
+    if before and branch_of is None:
+        progress.warn(f"{before.name} left no trunk: {workdir.name} starts from the beginning")
     try:
-        train(c, Path(workdir))
+        train(c, workdir, branch_of)
     except Diverged:
         pass  # result.json says so
     except Stopped:

@@ -226,7 +226,7 @@ def restore_run(workdir: Path, layout: Layout, any_dtype: bool = False) -> Saved
     provenance = saved.pop(PROVENANCE, {})
     c = freeze(saved, str(workdir / "config.json"))
     table = transformer.table(c.model, c.pipeline.repeats)
-    abstract = state.abstract(table, build_optimizer(c.optim, table), layout)
+    abstract = state.abstract(table, build_optimizer(c.optim, table, c.precision), layout)
     if "tokenizer" not in provenance:
         raise BadInput(f"{workdir}/config.json does not say which tokenizer: restore or train it")
     checkpoints = Checkpoints(workdir / "checkpoints", c.checkpoint, read_only=True)
@@ -242,4 +242,4 @@ def restore_params(workdir: Path) -> tuple[Config, Any, dict[str, Any]]:
     On one device, whatever mesh trained it. Raises BadInput for a folder without a trained model.
     """
     found = restore_run(workdir, make_layout(MeshConfig()))
-    return found.config, found.state.params, found.tokenizer
+    return found.config, state.evaluated(found.state), found.tokenizer

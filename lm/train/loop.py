@@ -23,6 +23,7 @@ from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
 from lm.process import peak_memory_bytes
 from lm.progress import Progress, clock, say
+from lm.train import skipped, trunk
 from lm.train import state as train_state
 from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
@@ -32,7 +33,7 @@ from lm.train.start import started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
 
-TAIL = 0.05  # train_loss is the mean over this last share of the steps
+ALWAYS = {"loss", "lr", "grad_norm", "clip", "n_valid"}  # of a step's metrics
 STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
 
 
@@ -43,6 +44,7 @@ class Standing:
     n_tokens: int = 0  # valid target tokens
     seconds: float = 0.0  # over all restarts
     first_loss: float = math.nan
+    left_out: int = 0  # steps in a row that were skipped (lm/optim/guard.py)
     above_first: int = 0  # steps in a row with a loss above the first
     tail_sum: float = 0.0  # of the losses of the last steps
     tail_count: int = 0
@@ -52,14 +54,15 @@ class Standing:
     eval_loss_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-def train(c: Config, workdir: Path) -> dict[str, Any]:
+def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, Any]:
     """Trains to the end of the budget, or goes on where the folder stands; returns result.json.
 
+    branch_of: the work folder whose trunk to start from (lm/train/trunk.py), not from step 0.
     Raises BadInput, CannotSave, Diverged or Stopped with a sentence; in each case what is in the
     folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
     this; the first one writes the files.
     """
-    run = group.together(lambda: _claimed(c, workdir))
+    run = group.together(lambda: _claimed(c, workdir, branch_of))
     result_path = workdir / "result.json"
     # Read by all before any can write it: nobody goes on alone.
     result = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
@@ -69,13 +72,15 @@ def train(c: Config, workdir: Path) -> dict[str, Any]:
             return result
         if result["status"] == "diverged":
             raise Diverged(f"{workdir} diverged at step {result['steps']}; change the config")
-    return _Training(run, workdir).result()
+    return _Training(run, workdir, branch_of).result()
 
 
-def _claimed(c: Config, workdir: Path) -> Run:
+def _claimed(c: Config, workdir: Path, branch_of: Path | None) -> Run:
     """Returns the run's parts; its folder is this config's from here on."""
     c, dataset = load_data(c)
     run = build(c, dataset)
+    if branch_of:
+        trunk.check(branch_of, c, dataset.sha256)
     if group.first():
         facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
         files.claim(workdir, c, facts)
@@ -85,8 +90,9 @@ def _claimed(c: Config, workdir: Path) -> Run:
 class _Training:
     """One process's part of a run. Made once, used once."""
 
-    def __init__(self, run: Run, workdir: Path):
+    def __init__(self, run: Run, workdir: Path, branch_of: Path | None):
         self.run, self.c, self.workdir = run, run.config, workdir
+        self.branch_of, self.trunk_end = branch_of, trunk.end(run.config)
         self.started = self.row_started = time.monotonic()
         self.row_tokens = 0
         folder = workdir / "checkpoints"
@@ -99,10 +105,10 @@ class _Training:
         )
         self.evaluator = Evaluator(run.model, run.dataset, run.layout, self.c)
         self.progress = Progress(workdir.name, run.horizon.steps, self.step)
-        self.tail_from = run.horizon.steps - max(1, math.floor(TAIL * run.horizon.steps))
+        self.tail_from = trunk.tail_start(run.horizon.steps)
         self.stop = StopSignals()
         kind, count = jax.devices()[0].device_kind, run.layout.mesh.size
-        peak = peak_flops(kind, self.c.precision.compute)
+        peak = peak_flops(kind, self.c.precision.matmul_dtype)
         self.peak = peak * count if peak else None
         self._announce()
 
@@ -111,6 +117,10 @@ class _Training:
         with jax.set_mesh(run.layout.mesh):
             abstract = train_state.abstract(run.model.table, run.tx, run.layout)
             found = group.together(lambda: self.checkpoints.restore(abstract))
+            if found is None and self.branch_of:
+                branch_of = self.branch_of
+                take = lambda: trunk.take(branch_of, self.c, abstract, self.workdir)
+                found = group.together(take)
             if found is not None:
                 return found[0], Standing(**found[1])
             args = (run.model.table, run.tx, run.layout, self.c.seed)
@@ -172,7 +182,7 @@ class _Training:
                 pending = metrics
                 self.checkpoints.check()
                 every = (self.c.eval.every, self.c.checkpoint.every)
-                due = any(self._due(step, n) for n in every)
+                due = step == self.trunk_end or any(self._due(step, n) for n in every)
                 stop = self.stop.asked()
                 # Simulated devices that run two steps at once may wait for each other for ever.
                 if stop or due or self.run.layout.simulated:
@@ -215,12 +225,13 @@ class _Training:
         s.n_tokens += round(values["n_valid"])
         self.row_tokens += round(values["n_valid"])
         s.first_loss = loss if self.step == 1 else s.first_loss
-        if self.step > self.tail_from:
+        if self.step > self.tail_from and not values.get("skipped"):
             s.tail_sum, s.tail_count = s.tail_sum + loss, s.tail_count + 1
         if self.step % self.c.log.every == 0 or self.step == self.run.horizon.steps:
             self._log(values)
-        if not math.isfinite(loss):
-            raise Diverged(f"the loss is {loss} at step {self.step}: lower optim.learning_rate")
+        skipped.check(self.c.optim, self.step, values, s)
+        if values.get("skipped"):
+            return
         s.above_first = s.above_first + 1 if loss > s.first_loss else 0
         if s.above_first >= STEPS_ABOVE_FIRST:
             raise Diverged(
@@ -244,6 +255,7 @@ class _Training:
                 "tokens_per_second": rate,
                 "mfu": self._mfu(rate),
                 "seconds": self._seconds(),
+                **{name: _finite(x) for name, x in values.items() if name not in ALWAYS},
             }
         )
         self.progress.update(self.step, f"loss {loss:.4f}, {rate:,.0f} tokens/s")
@@ -268,7 +280,11 @@ class _Training:
         if self._due(step, self.c.eval.every):
             self._evaluate(step)
         if self._due(step, self.c.checkpoint.every) or stop:
-            self._save()
+            self._save(self.checkpoints)
+        if step == self.trunk_end:
+            kept = Checkpoints(self.workdir / trunk.FOLDER, self.c.checkpoint)
+            self._save(kept)
+            kept.close()
         if stop and step < self.run.horizon.steps:
             self.checkpoints.wait()
             self._write_result("stopped")
@@ -276,7 +292,7 @@ class _Training:
         self.row_started += time.monotonic() - paused
 
     def _evaluate(self, step: int) -> None:
-        loss, bits_per_byte, by_source = self.evaluator(self.state.params)
+        loss, bits_per_byte, by_source = self.evaluator(train_state.evaluated(self.state))
         if not math.isfinite(loss):
             raise Diverged(f"eval_loss is {loss} after step {step}: lower optim.learning_rate")
         row = {"step": step, "eval_loss": loss, "eval_bits_per_byte": bits_per_byte}
@@ -285,11 +301,11 @@ class _Training:
         s.eval_loss_by_source = by_source
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
 
-    def _save(self) -> None:
+    def _save(self, where: Checkpoints) -> None:
         if self.metrics:
             self.metrics.sync()
         standing = dataclasses.replace(self.standing, seconds=self._seconds())
-        self.checkpoints.save(self.state, dataclasses.asdict(standing))
+        where.save(self.state, dataclasses.asdict(standing))
 
     def _write_result(self, status: str) -> dict[str, Any]:
         c, s, m = self.c, self.standing, self.c.model

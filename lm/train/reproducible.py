@@ -24,9 +24,9 @@ VIRTUAL_SHARDS = 8
 
 
 def gradients(part_of: Callable, table: Table, params: Any, batch: Batch, scale, key):
-    """Returns (scaled loss sum, its gradients, their norm) over the rows of every device.
+    """Returns (scaled loss sums, their gradients, those gradients' norm) over all devices' rows.
 
-    part_of(params, rows, scale, key) gives the loss and gradients of some rows. Parameters and
+    part_of(params, rows, scale, key) gives the Loss and gradients of some rows. Parameters and
     gradients are this device's shards.
     """
     n_local = VIRTUAL_SHARDS // axis_size(DATA)
@@ -43,7 +43,7 @@ def gradients(part_of: Callable, table: Table, params: Any, batch: Batch, scale,
     loss, grads = jax.tree.map(_tree_sum, parts)
     norm = optax.tree.norm(grads)
     own = jax.tree.map(_own_part, grads, params, table)
-    return _same(loss), own, _same(norm)
+    return jax.tree.map(_same, loss), own, _same(norm)
 
 
 def _tree_sum(x: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import optax
+import jax
 
 from lm import budget
 from lm.config import FUSED_ATTENTION, Config
@@ -12,6 +12,7 @@ from lm.data.build import build as build_data
 from lm.errors import BadInput
 from lm.layout import Layout, make_layout
 from lm.model import transformer
+from lm.optim.build import Optimizer
 from lm.optim.build import build as build_optimizer
 from lm.train.reproducible import VIRTUAL_SHARDS
 
@@ -21,7 +22,7 @@ class Run(NamedTuple):
     dataset: Any  # lm.data Dataset; None where nothing is read
     layout: Layout
     model: transformer.Model
-    tx: optax.GradientTransformation
+    tx: Optimizer
     horizon: budget.Horizon
 
 
@@ -48,8 +49,11 @@ def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> R
     """Returns the run's parts on this process's devices; raises BadInput where `check` does."""
     layout = layout or make_layout(c.mesh)
     check(c, layout)
-    model = transformer.build(c.model, c.precision.compute, c.precision.reduce, c.pipeline.repeats)
-    tx = build_optimizer(c.optim, model.table)
+    p = c.precision
+    if p.compute == "float64":
+        jax.config.update("jax_enable_x64", True)  # or JAX would make it float32
+    model = transformer.build(c.model, p.compute, p.reduce, c.pipeline.repeats, p.matmul)
+    tx = build_optimizer(c.optim, model.table, p)
     return Run(c, dataset, layout, model, tx, budget.horizon(c))
 
 

@@ -15,13 +15,19 @@ import optax
 from lm.collectives import reduced, total, varying
 from lm.config import Config
 from lm.layout import DATA, PIPE, Layout
+from lm.loss import Loss
+from lm.model import probe
 from lm.model.transformer import Model
 from lm.objective import Batch, loss_sum
+from lm.optim import average as ema
 from lm.optim import schedules
+from lm.optim.build import Optimizer
+from lm.optim.guard import KEPT
 from lm.pipeline import spmd as pipeline
 from lm.pipeline.program import Program, make_program
 from lm.pipeline.schedules import make_schedule
-from lm.train import reproducible
+from lm.precision import wide
+from lm.train import norms, reproducible
 from lm.train.state import TrainState, param_specs, shardings
 
 
@@ -30,50 +36,79 @@ def make_evaluate(model: Model, c: Config, layout: Layout) -> Callable:
 
     def evaluate(params, batch: Batch) -> jax.Array:
         if layout.stages == 1:
-            return total(loss_sum(model, varying(params), batch), DATA)
+            return total(loss_sum(model, varying(params), batch).objective, DATA)
         p = c.pipeline
         name = "gpipe" if p.repeats == 1 else "interleaved"  # forward work alone in its ticks
         program = make_program(make_schedule(name, layout.stages, p.microbatches, p.repeats))
-        return total(pipeline.loss_only(model, program)(varying(params), batch), DATA, PIPE)
+        loss = pipeline.loss_only(model, program)(varying(params), batch)
+        return total(loss.objective, DATA, PIPE)
 
     specs = param_specs(model.table, layout)
     return layout.on_devices(evaluate, (specs, layout.batch.spec), layout.replicated.spec)
 
 
 class Gradients(NamedTuple):
-    loss: jax.Array  # mean over the valid tokens of the step, nats
-    grads: Any
+    loss: jax.Array  # mean over the valid tokens of the step, nats, without the z-loss
+    grads: Any  # of the loss with the z-loss
     n_valid: jax.Array
     norm: jax.Array | None  # None: to be computed
+    z_loss: jax.Array | None  # None: it is off
+    squares: jax.Array | None  # [layers] summed over a layer's output; None: not asked for
 
 
 def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
-    """Returns f(params, batch, key) -> Gradients.
+    """Returns f(params, batch, key, loss_scale) -> Gradients.
 
     Micro-batches, of accumulation or of a pipeline, add up their loss sums and gradients in
     float32. Each is divided by the valid tokens of the whole step, so a micro-batch or a shard with
-    fewer of them weighs less, and a fully masked one adds zero.
+    fewer of them weighs less, and a fully masked one adds zero. With a loss scale, a power of two,
+    the gradients are scaled until they are summed.
     """
-    specs = param_specs(model.table, layout)
+    table = model.table
+    if c.log.layer_norms:
+        row = probe.row(c.model.n_layers, c.pipeline.repeats)
+        table = table | {"blocks": table["blocks"] | {probe.PROBE: row}}
+    specs = param_specs(table, layout)
     local = _pipelined(model, c, layout) if layout.stages > 1 else _accumulated(model, c)
 
-    def gradients(params, batch: Batch, key) -> tuple:
+    def gradients(params, batch: Batch, key, loss_scale) -> tuple:
         """Of one device's rows and layers; sums over devices come at the end."""
         n_valid = total(batch.weights.sum(dtype=jnp.float32), DATA)
         scale = 1 / jnp.maximum(n_valid, 1.0)
+        if loss_scale is not None:
+            scale = scale * loss_scale
         if c.train.reproducible:
             args = (local, model.table, varying(params), batch, scale, key)
             loss, grads, norm = reproducible.gradients(*args)
-            return loss, grads, n_valid, norm
-        loss, grads = local(varying(params), batch, scale, key)
-        reduce = lambda g, spec: reduced(g, spec, model.reduce)
-        grads = jax.tree.map(reduce, grads, specs)
-        return total(loss, DATA, PIPE), grads, n_valid, None
+        else:
+            loss, grads = local(varying(params), batch, scale, key)
+            norm = None
+            reduce = lambda g, spec: reduced(g, spec, model.reduce)
+            grads = jax.tree.map(reduce, grads, specs)
+            loss = jax.tree.map(lambda x: total(x, DATA, PIPE), loss)
+        squares = grads["blocks"].pop(probe.PROBE, None)
+        if loss_scale is not None:
+            loss, grads = jax.tree.map(lambda x: x / loss_scale, (loss, grads))
+            norm = norm if norm is None else norm / loss_scale
+        nats = loss.objective if loss.z is None else loss.objective - loss.z
+        return nats, grads, n_valid, norm, loss.z, squares
 
     none = layout.replicated.spec
-    outs = (none, specs, none, none)
-    run = layout.on_devices(gradients, (specs, layout.batch.spec, none), outs)
-    return lambda params, batch, key=None: Gradients(*run(params, batch, key))
+    row_specs = param_specs(model.table, layout)
+    squares_spec = specs["blocks"].get(probe.PROBE, none)
+    run = layout.on_devices(
+        gradients,
+        (specs, layout.batch.spec, none, none),
+        (none, row_specs, none, none, none, squares_spec),
+    )
+
+    def compute(params, batch: Batch, key=None, loss_scale=None) -> Gradients:
+        if c.log.layer_norms:
+            zeros = jnp.zeros(table["blocks"][probe.PROBE].shape, jnp.float32)
+            params = params | {"blocks": params["blocks"] | {probe.PROBE: zeros}}
+        return Gradients(*run(params, batch, key, loss_scale))
+
+    return compute
 
 
 def pipeline_program(c: Config, layout: Layout) -> Program:
@@ -84,12 +119,12 @@ def pipeline_program(c: Config, layout: Layout) -> Program:
 
 def _pipelined(model: Model, c: Config, layout: Layout) -> Callable:
     program = pipeline_program(c, layout)
-    compute = pipeline.loss_and_gradients(model, program, c.pipeline.recompute)
+    compute = pipeline.loss_and_gradients(model, program, c.pipeline.recompute, c.optim.z_loss)
     return lambda *args: compute(*args)[:2]
 
 
 def _accumulated(model: Model, c: Config) -> Callable:
-    """Returns f(params, batch, scale, key) -> (scaled loss sum, its gradients) of one device."""
+    """Returns f(params, batch, scale, key) -> (scaled Loss, its gradients) of one device."""
     k = c.train.accumulate
 
     def micro(x: jax.Array) -> jax.Array:
@@ -97,7 +132,15 @@ def _accumulated(model: Model, c: Config) -> Callable:
         return x.reshape(x.shape[0] // k, k, *x.shape[1:]).swapaxes(0, 1)
 
     def compute(params, batch: Batch, scale, key):
-        part_of = jax.value_and_grad(lambda p, b, key: loss_sum(model, p, b, key) * scale)
+        def scaled(p, b, key):
+            sums = loss_sum(model, p, b, key, c.optim.z_loss)
+            loss = jax.tree.map(lambda x: x * scale, sums)
+            return loss.objective, loss
+
+        def part_of(p, b, key):
+            (_, loss), grads = jax.value_and_grad(scaled, has_aux=True)(p, b, key)
+            return loss, grads
+
         if k == 1:
             return part_of(params, batch, key)
 
@@ -106,7 +149,8 @@ def _accumulated(model: Model, c: Config) -> Callable:
             part_key = None if key is None else jax.random.fold_in(key, i)
             return jax.tree.map(jnp.add, sums, part_of(params, part, part_key)), None
 
-        zero = (varying(jnp.float32(0), DATA), jax.tree.map(jnp.zeros_like, params))
+        none = varying(jnp.zeros((), wide(model.compute)), DATA)
+        zero = (Loss(none, none if c.optim.z_loss else None), jax.tree.map(jnp.zeros_like, params))
         return jax.lax.scan(add, zero, (jnp.arange(k), jax.tree.map(micro, batch)))[0]
 
     return compute
@@ -125,10 +169,12 @@ def growth_factor(c: Config, rows: int) -> float:
     return {"sqrt": ratio**0.5, "linear": ratio, "constant": 1.0}[c.train.batch_growth_lr]
 
 
-def make_step(
-    c: Config, model: Model, tx: optax.GradientTransformation, n_steps: int, layout: Layout
-):
-    """Returns f(state, batch) -> (state, {loss, grad_norm, clip, lr, n_valid}), not yet jitted."""
+def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layout):
+    """Returns f(state, batch) -> (state, metrics), not yet jitted.
+
+    metrics: loss, grad_norm, clip, lr, n_valid, and where they are on z_loss, loss_scale, skipped
+    (lm/optim/guard.py says why: 0 for not), grad_norm/... and activation_rms/....
+    """
     gradients = make_gradients(model, c, layout)
     learning_rate = schedules.learning_rate(c.optim, n_steps)
 
@@ -136,25 +182,50 @@ def make_step(
         key = None
         if c.model.dropout > 0:
             key = jax.random.fold_in(named_key(c.seed, "dropout"), state.step)
-        loss, grads, n_valid, norm = gradients(state.params, batch, key)
-        norm = optax.tree.norm(grads) if norm is None else norm
+        loss_scale = state.guard.scale if tx.guard and tx.guard.scale else None
+        found = gradients(state.params, batch, key, loss_scale)
+        grads = found.grads
+        norm = optax.tree.norm(grads) if found.norm is None else found.norm
         clip = clip_factor(norm, c.optim.clip_norm)
-        grads = jax.tree.map(lambda g: g * clip, grads)
         lr = learning_rate(state.step + 1) * growth_factor(c, batch.inputs.shape[0])
+        metrics = {
+            "loss": found.loss,
+            "grad_norm": norm,
+            "clip": clip,
+            "lr": lr,
+            "n_valid": found.n_valid,
+        }
+        if found.z_loss is not None:
+            metrics["z_loss"] = found.z_loss
+        if found.squares is not None:
+            n_values = batch.inputs.size * c.model.d_model
+            metrics |= norms.by_layer(model, grads, found.squares, n_values)
+        grads = jax.tree.map(lambda g: g * clip, grads)
 
-        def update(grads, opt, params):
+        def update(grads, opt, params, average):
             updates, opt = tx.update(grads, opt, params)
-            return jax.tree.map(lambda p, u: p - lr * u, params, updates), opt
+            params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
+            if tx.ema_decay:
+                average = ema.updated(average, params, tx.ema_decay, state.step + 1)
+            return opt, params, average
 
-        args = (grads, state.opt, state.params)
+        args = (grads, state.opt, state.params, state.average)
+        guard, counts = state.guard, None
         if c.train.reproducible:
             # Always true, which the compiler cannot know: fused with the sums before it, which
             # differ between layouts, the update would round differently.
-            params, opt = jax.lax.cond(n_valid >= 0, update, lambda g, o, p: (p, o), *args)
+            counts = found.n_valid >= 0
+        if tx.guard:
+            verdict, guard = tx.guard.judge(state.guard, found.loss, norm)
+            counts = verdict == KEPT
+            metrics["skipped"] = verdict
+            if loss_scale is not None:
+                metrics["loss_scale"] = loss_scale
+        if counts is None:
+            opt, params, average = update(*args)
         else:
-            params, opt = update(*args)
-        metrics = {"loss": loss, "grad_norm": norm, "clip": clip, "lr": lr, "n_valid": n_valid}
-        return TrainState(state.step + 1, params, opt), metrics
+            opt, params, average = jax.lax.cond(counts, update, lambda _, *old: old, *args)
+        return TrainState(state.step + 1, params, opt, average, guard), metrics
 
     return step
 

@@ -1,0 +1,86 @@
+"""Runs that share a trunk: the bits of runs of their own, at the cost of one trunk and decays."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from lm.config import Config, EvalConfig, LogConfig, default_config, freeze
+from lm.errors import BadInput
+from lm.sweep import pool
+from lm.sweep.points import make_points
+from lm.train.checkpoint import restore_params
+from lm.train.loop import train
+
+TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
+
+
+def config(steps: int, **changes) -> Config:
+    c = default_config()
+    c.data.source, c.data.markov_symbols, c.data.markov_validation_tokens = "markov", 32, 128
+    m = c.model
+    m.d_model, m.n_layers, m.n_heads, m.max_length, m.d_ff = 8, 1, 1, 16, 16
+    c.train.batch_size, c.train.steps = 4, steps
+    o = c.optim
+    o.schedule, o.warmup_steps, o.decay_fraction, o.keep_trunk = "wsd", 2, 0.25, True
+    c.log.every, c.eval.every, c.checkpoint.every = 1, 4, None
+    for key, value in changes.items():
+        o[key] = value
+    return freeze(c)
+
+
+def files(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((folder / "result.json").read_text())
+    keep = lambda row: {k: v for k, v in row.items() if k not in TIMES}
+    return list(map(keep, rows)), keep(result)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trunk") / "short"
+    train(config(8), folder)
+    return folder
+
+
+def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys):
+    train(config(16), tmp_path / "own")
+    capsys.readouterr()
+    train(config(16), tmp_path / "branch", short)
+    assert "starts from step 6 of" in capsys.readouterr().err
+    assert files(tmp_path / "branch") == files(tmp_path / "own")
+    own, branch = (restore_params(tmp_path / name)[1] for name in ("own", "branch"))
+    jax.tree.map(np.testing.assert_array_equal, branch, own)
+    # The branch left a trunk of its own.
+    assert (tmp_path / "branch" / "trunk" / "12").is_dir()
+
+
+@pytest.mark.parametrize(
+    "c, words",
+    [
+        (config(16, b1=0.8), "optim.b1 is 0.9 there and 0.8 now"),
+        (config(7), "kept at step 6 and this run leaves it at 5"),
+        (dataclasses.replace(config(16), seed=1), "seed is 0 there and 1 now"),
+        (dataclasses.replace(config(16), eval=EvalConfig()), "eval.every"),
+        (dataclasses.replace(config(16), log=LogConfig(2)), "log.every"),
+    ],
+)
+def test_another_runs_trunk_is_refused_and_nothing_is_written(short, tmp_path, c, words):
+    with pytest.raises(BadInput, match=f"is no trunk of this run: .*{words}"):
+        train(c, tmp_path / "branch", short)
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_trunk_needs_the_schedule_that_has_one():
+    with pytest.raises(BadInput, match="only wsd has a trunk"):
+        config(8, schedule="cosine")
+
+
+def test_a_sweep_chains_what_shares_a_trunk():
+    configs = [config(n) for n in (16, 8)] + [config(n, b1=0.8) for n in (8, 12)]
+    configs += [config(8, keep_trunk=False), config(12, keep_trunk=False)]
+    points = make_points([({}, c) for c in configs])
+    lines = [[p.config.train.steps for p in line] for line in pool.chains(points)]
+    assert lines == [[8, 16], [8, 12], [8], [12]]
