@@ -32,6 +32,7 @@ class ConfigSource:
     path: str
     file: dict[str, Any]
     points: list[dict[str, Any]]  # the file's sweep; empty for a single run
+    groups: list[str] | None  # the variant of each point, where the file is an ablation
     held_out: dict[str, Any] | None  # a larger run to predict before it is trained
     overrides: list[tuple[str, list[tuple[str, Any]]]]
 
@@ -49,16 +50,18 @@ def from_flags() -> ConfigSource:
     """Returns the source named by --config and --config.* of this process's command line."""
     if not _CONFIG.value:
         raise BadInput("no config given: add --config=experiments/configs/tiny.py or your own file")
-    file, points, held_out = _read(_CONFIG.value)
+    file, points, groups, held_out = _read(_CONFIG.value)
     build(Config, file, _CONFIG.value)  # every field is there, before anything is said on top of it
     overrides = [
         (where, [(key, parse(key, text, where)) for key, text in pairs])
         for where, pairs in cli.config_overrides
     ]
-    return ConfigSource(_CONFIG.value, file, points, held_out, overrides)
+    return ConfigSource(_CONFIG.value, file, points, groups, held_out, overrides)
 
 
-def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any] | None]:
+def _read(
+    path: str,
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[str] | None, dict[str, Any] | None]:
     if not Path(path).is_file():
         raise BadInput(f"there is no config file {path}: check the name and the folder")
     if path.endswith(".json"):
@@ -69,13 +72,14 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
         if not isinstance(values, dict):
             raise BadInput(f"{path} holds a {type(values).__name__}: give a saved config.json")
         values.pop(PROVENANCE, None)
-        return values, [], None
+        return values, [], None, None
     if not path.endswith(".py"):
         raise BadInput(f"{path} is neither .py nor .json: give a config file of one of these kinds")
     try:
         module = runpy.run_path(path)
         config = module["get_config"]()
         points = module["get_sweep"]() if "get_sweep" in module else []
+        ablation = module["get_ablation"]() if "get_ablation" in module else None
         held_out = module["get_held_out"]() if "get_held_out" in module else None
         file = json.loads(config.to_json()) if hasattr(config, "to_json") else None
     except Exception as e:  # whatever the user's own code raises
@@ -89,7 +93,17 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
         raise BadInput(f"get_sweep() of {path} returns {points!r}: return a list of override dicts")
     if held_out is not None and not isinstance(held_out, dict):
         raise BadInput(f"get_held_out() of {path} returns {held_out!r}: return one override dict")
-    return file, points, held_out
+    if ablation is None:
+        return file, points, None, held_out
+    if points or held_out is not None or not isinstance(ablation, dict):
+        raise BadInput(
+            f"{path} has get_ablation(): it returns a dict, and stands alone without get_sweep() "
+            "and get_held_out()"
+        )
+    from lm.sweep.ablation import settings
+
+    found = settings(ablation, path)
+    return file, [point for _, point in found], [name for name, _ in found], None
 
 
 def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ def write(workdir: Path) -> Path:
 
     Raises BadInput where the folder holds nothing to report or cannot be written.
     """
-    from lm.laws.figures import curves, gallery, style
+    from lm.laws.figures import ablation, curves, gallery, style
     from lm.laws.report import Contents, report
 
     workdir = Path(workdir)
@@ -28,7 +28,10 @@ def write(workdir: Path) -> Path:
         raise BadInput(
             f"{workdir} holds neither runs.csv nor plan.json: give the --workdir of a sweep"
         )
+    compared = sweep_folder.json_object(workdir / "ablation.json")
     drawn, undrawn = gallery.draw(gallery.FITTED, law) if law else ({}, {})
+    if compared is not None:
+        drawn["ablation"] = ablation.differences(compared)
     if law is None and (found := sweep_folder.learning_curves(workdir / "runs")):
         drawn["learning_curves"] = curves.learning_curves(found)
     pictures = {}
@@ -43,6 +46,7 @@ def write(workdir: Path) -> Path:
             evidence=law.evidence if law else None,
             no_law=reason,
             plan=plan,
+            ablation=compared,
             prediction=sweep_folder.json_object(workdir / "prediction.json"),
             figures=pictures,
             undrawn=undrawn,

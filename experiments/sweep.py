@@ -7,6 +7,11 @@ points without training. The folder gets runs.csv (a row a run), runs/<run_id>/ 
 experiments.train each), law.json, plan.json (at 10 times the largest budget), figures/ and
 report.html. Running the same command again trains only what is missing or unfinished.
 
+A file with get_ablation(), a dict of variants (name -> {dotted field: value}, the first is the
+baseline) and seeds, trains each variant with each seed instead. It gets no law but ablation.json
+and a table: means, standard errors and differences paired by seed. See
+experiments/configs/ablations.
+
 A file with get_held_out(), one such dict, names a larger run: its loss is predicted from the fitted
 law first, then it is trained, and prediction.json holds both.
 """
@@ -34,7 +39,8 @@ def main() -> None:
     source = config_source.from_flags()
     if not source.points:
         raise BadInput(
-            f"{source.path} has no get_sweep(): add one, or train it with experiments.train"
+            f"{source.path} has neither get_sweep() nor get_ablation(): add one, or train it with "
+            "experiments.train"
         )
     if not _WORKDIR.value and not _DRY_RUN.value:
         raise BadInput("no work folder given: add --workdir=runs/NAME")
@@ -42,7 +48,8 @@ def main() -> None:
     from lm.sweep.points import make_points
     from lm.train.workdir import make_folder, write_json
 
-    points = make_points([(p, source.config(p)) for p in source.points])
+    configs = [(p, source.config(p)) for p in source.points]
+    points = make_points(configs, groups=source.groups)
     held_out = None
     if source.held_out:
         held_out = make_points([(source.held_out, source.config(source.held_out))])[0]
@@ -59,6 +66,8 @@ def main() -> None:
     collect = lambda _: table.write(points, runs, csv)
     pool.train_all(points, runs, workers, collect, "sweep")
     collect(None)
+    if source.groups:
+        return _compare(points, workdir)
     known = answer.fit(workdir)
     if held_out is not None:
         prediction = answer.predict(known, held_out, points)
@@ -75,6 +84,17 @@ def main() -> None:
         say(f"no plan: {e}")
         plan = None
     _finish(plan, prediction if held_out else None, workdir)
+
+
+def _compare(points: list[Any], workdir: Path) -> None:
+    from experiments.report_file import write as write_report
+    from lm.sweep import ablation
+    from lm.train.workdir import write_json
+
+    found = ablation.compare(points, workdir / "runs")
+    write_json(workdir / "ablation.json", found)
+    print(ablation.text(found))
+    print(f"Wrote {write_report(workdir)}.")
 
 
 def _said(p: dict[str, Any]) -> str:

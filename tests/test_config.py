@@ -16,7 +16,7 @@ from lm.config import Config, TrainConfig, default_config, freeze, to_dict
 from lm.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted((ROOT / "experiments" / "configs").glob("[!_]*.py"))
+CONFIGS = sorted((ROOT / "experiments" / "configs").rglob("[!_]*.py"))
 TINY = str(ROOT / "experiments" / "configs" / "tiny.py")
 
 

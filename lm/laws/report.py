@@ -12,6 +12,7 @@ from lm.laws import report_page as p
 from lm.laws.evidence import Evidence
 from lm.laws.figures.style import svg_inline
 from lm.laws.isoflop import Frontier
+from lm.laws.report_ablation import variants_table
 from lm.laws.report_runs import runs_table
 
 WIDE = 6.5  # inches: a wider figure scrolls on a small screen instead of shrinking to nothing
@@ -23,7 +24,8 @@ class Contents:
 
     frame: the table of runs; held_out: rows of runs that no fit saw. evidence: law and runs, or
     None with `no_law` the reason. figures: SVG documents by the names of
-    lm/laws/figures/gallery.py; undrawn: name -> reason. commands: (what it does, command line).
+    lm/laws/figures/gallery.py; ablation: what lm/sweep/ablation.py found; undrawn: name -> reason.
+    commands: (what it does, command line).
     """
 
     title: str
@@ -33,13 +35,24 @@ class Contents:
     no_law: str = "there is no law.json: fit one with experiments.fit"
     plan: Mapping[str, Any] | None = None
     prediction: Mapping[str, Any] | None = None
+    ablation: Mapping[str, Any] | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
     undrawn: Mapping[str, str] = field(default_factory=dict)
     commands: Sequence[tuple[str, str]] = ()
 
 
 def report(c: Contents) -> str:
-    """The whole page."""
+    """The whole page; of an ablation the variants, in place of a law and what rests on it."""
+    if c.ablation is not None:
+        return p.page(
+            c.title,
+            [
+                ("ablation", "Variants", variants(c)),
+                ("curves", "Loss curves", loss_curves(c)),
+                ("runs", "Table of runs", runs(c)),
+                ("repeat", "Commands to repeat this", repeat(c)),
+            ],
+        )
     return p.page(
         c.title,
         [
@@ -261,8 +274,20 @@ def _between(spread: Mapping[str, Any], low: str, high: str) -> str:
     return f"{p.digits(spread[low], 4)} to {p.digits(spread[high], 4)}"
 
 
+def variants(c: Contents) -> str:
+    """Each variant's mean loss and its difference to the baseline, drawn and tabled."""
+    assert c.ablation is not None
+    drawn = _figures(
+        c, ("ablation", "Loss of each variant less the baseline's of the same seed: seeds as dots, "
+            "their mean with the 95 % interval of Student's t."),
+    )  # fmt: skip
+    return p.beside(variants_table(c.ablation), drawn)
+
+
 def loss_curves(c: Contents) -> str:
     """Learning curves of all runs, and what a sharper metric would make of their losses."""
+    if c.ablation is not None:
+        return _figures(c, ("learning_curves", "Training loss of every run against FLOPs."))
     return _figures(
         c, ("learning_curves", "Training loss (averaged over even steps of log FLOPs) against "
             "FLOPs, coloured by size; dashed, the lowest loss any run had reached by then."),

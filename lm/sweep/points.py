@@ -1,6 +1,6 @@
 """The points of a sweep: each a complete config, a group and an id."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -14,7 +14,8 @@ from lm.train.workdir import run_id
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep. group is the FLOP budget, or the rung where the budget is another."""
+    """One run of a sweep. group is the FLOP budget, the rung where the budget is another, or the
+    variant of an ablation."""
 
     run_id: str
     group: str
@@ -27,9 +28,12 @@ class Point:
 
 
 def make_points(
-    configs: Iterable[tuple[Mapping[str, Any], Config]], rung: str = "r"
+    configs: Iterable[tuple[Mapping[str, Any], Config]],
+    rung: str = "r",
+    groups: Sequence[str] | None = None,
 ) -> list[Point]:
-    """Returns the points in order; vocabularies come from the data, read once for each setting."""
+    """Returns the points in order, of these groups if they are given; vocabularies come from the
+    data, read once for each setting."""
     vocabularies: dict[tuple[DataConfig, int, int], int] = {}
     points: list[Point] = []
     for i, (swept, c) in enumerate(configs):
@@ -37,7 +41,9 @@ def make_points(
         if key not in vocabularies:
             vocabularies[key] = load_data(c)[1].vocab_size
         c = with_vocabulary(c, vocabularies[key])
-        if c.train.flops is not None:
+        if groups is not None:
+            group, name = groups[i], f"{groups[i]}-s{c.seed}"
+        elif c.train.flops is not None:
             group = f"{c.train.flops:.4g}".replace("e+", "e")
             name = f"{group}-n{budget.n_params(c.model)}"
         else:
