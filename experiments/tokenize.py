@@ -6,8 +6,9 @@
         --config.data.source=tokens --config.data.path=tokens/corpus
 
 --path is a glob of text, JSONL (.jsonl, .ndjson) or Parquet files; text and JSONL may be compressed
-(.gz, .zst). --tokenizer is a tokenizer.json (or its folder), bytes, characters, or bpe, which
-trains a byte-level BPE of --vocab_size tokens on the text first:
+(.gz, .zst). With --source=huggingface it is a data set's name on the Hub or a folder, downloaded
+whole or read as it comes (--streaming). --tokenizer is a tokenizer.json (or its folder), bytes,
+characters, or bpe, which trains a byte-level BPE of --vocab_size tokens on the text first:
 
     python -m experiments.tokenize --path='corpus/*.txt' --tokenizer=bpe --vocab_size=32768 \\
         --out=tokens/corpus
@@ -34,6 +35,15 @@ from lm.errors import BadInput, Stopped
 from lm.progress import clock, say
 
 PATH = flags.DEFINE_string("path", None, "glob of files: text, .jsonl, .parquet; .gz and .zst")
+SOURCE = flags.DEFINE_enum(
+    "source",
+    "files",
+    ["files", "huggingface"],
+    "huggingface: --path is a data set's name or folder",
+)
+SUBSET = flags.DEFINE_string("subset", None, "configuration of a Hugging Face data set")
+SPLIT = flags.DEFINE_string("split", "train", "split of a Hugging Face data set")
+STREAMING = flags.DEFINE_bool("streaming", False, "read a Hugging Face data set as it downloads")
 OUT = flags.DEFINE_string("out", None, "the folder for the token files")
 TOKENIZER = flags.DEFINE_string("tokenizer", None, "FILE or folder, bytes, characters, bpe")
 VOCAB_SIZE = flags.DEFINE_integer("vocab_size", None, "tokens of the bpe to train")
@@ -113,8 +123,12 @@ def _check_flags() -> None:
 
 def _inputs():
     from lm.data import files
+    from lm.data.hugging_face import HuggingFace
     from lm.data.inputs import Files
 
+    if SOURCE.value == "huggingface":
+        named = (SUBSET.value, SPLIT.value or "", TEXT_FIELD.value or "", STREAMING.value)
+        return HuggingFace(PATH.value or "", *named)
     paths = [path for _, path in files.matches(PATH.value or "", "--path")]
     return Files(paths, TEXT_FIELD.value, SEPARATOR.value, FRACTION.value)
 

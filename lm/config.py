@@ -84,7 +84,9 @@ class DataConfig:
     tokenizer: str = "bytes"  # bytes, characters, or a tokenizer.json; token folders bring theirs
     validation_fraction: float = 0.1  # of the text, its end; of documents, a random share
     validation_path: str | None = None  # token files to hold out instead, source=tokens
-    text_field: str = "text"  # of JSONL lines and Parquet rows
+    text_field: str = "text"  # of JSONL lines, Parquet rows, Hugging Face data sets
+    subset: str | None = None  # configuration of a Hugging Face data set, source=huggingface
+    split: str = "train"  # of it; validation_fraction of its documents is held out
     separator: str | None = None  # what stands between documents of a text file; none: it is one
     length: int | None = None  # tokens a sequence; none: model.max_length
     packing: str = "concatenate"  # or best_fit: whole documents in a row, kept apart

@@ -11,6 +11,7 @@ from lm.data import files, markov, mixture, python_library, rows, split, token_f
 from lm.data import tokenizer as tokenizers
 from lm.data.corpus import Corpus
 from lm.data.dataset import Batch, Dataset, dtypes
+from lm.data.hugging_face import HuggingFace
 from lm.data.rows import RowSettings
 from lm.data.tokenizer import Symbols
 from lm.errors import BadInput
@@ -41,6 +42,17 @@ def _python_library(data: DataConfig, length: int, seed: int) -> Dataset:
 
 def _files(data: DataConfig, length: int, seed: int | str) -> Dataset:
     corpus = files.load(data.path, data.validation_fraction, data.text_field, data.separator)
+    return from_corpus(corpus, data.tokenizer, rows.settings(data, length, seed))
+
+
+def _hugging_face(data: DataConfig, length: int, seed: int) -> Dataset:
+    """A data set that is read whole; a streamed one is made into token files first."""
+    if not data.path:
+        raise BadInput(
+            "data.source=huggingface needs data.path: a name on the Hub, or a folder of data files"
+        )
+    found = HuggingFace(data.path, data.subset, data.split, data.text_field)
+    corpus = files.from_inputs(found, data.validation_fraction)
     return from_corpus(corpus, data.tokenizer, rows.settings(data, length, seed))
 
 
@@ -103,6 +115,7 @@ SOURCES: dict[str, Callable[[DataConfig, int, int], Dataset]] = {
     "python_library": _python_library,
     "files": _files,
     "tokens": _tokens,
+    "huggingface": _hugging_face,
     "mixture": _mixture,
     "markov": _markov,
 }
