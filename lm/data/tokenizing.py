@@ -117,7 +117,7 @@ def tokenize(
     try:
         for block, encoded in _encoded(_blocks(inputs.pieces(start)), tokenizer, settings):
             first = 0
-            signatures: list[Any] = encoded.signatures or [None] * len(block)
+            signatures = list[Any](encoded.signatures) or [None] * len(block)
             rows = zip(
                 block,
                 encoded.counts,
