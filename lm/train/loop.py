@@ -28,6 +28,7 @@ from lm.train import state as train_state
 from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
+from lm.train.goodput import Clock, lost_since, start_time
 from lm.train.setup import Run, build, load_data
 from lm.train.start import started
 from lm.train.step import jit_step
@@ -48,6 +49,7 @@ class Standing:
     above_first: int = 0  # steps in a row with a loss above the first
     tail_sum: float = 0.0  # of the losses of the last steps
     tail_count: int = 0
+    spent: dict[str, float] = dataclasses.field(default_factory=dict)  # lm/train/goodput.py
     eval_step: int = 0  # of the newest evaluation
     eval_loss: float | None = None
     eval_bits_per_byte: float | None = None
@@ -93,6 +95,7 @@ class _Training:
     def __init__(self, run: Run, workdir: Path, branch_of: Path | None):
         self.run, self.c, self.workdir = run, run.config, workdir
         self.branch_of, self.trunk_end = branch_of, trunk.end(run.config)
+        began = start_time()
         self.started = self.row_started = time.monotonic()
         self.row_tokens = 0
         folder = workdir / "checkpoints"
@@ -100,6 +103,8 @@ class _Training:
         self.state, self.standing = self._first_or_restored()
         self.step = int(self.state.step)  # completed and read
         self.earlier_seconds = self.standing.seconds
+        spent = self.standing.spent
+        self.clock = Clock(began, spent, lost_since(workdir, spent))
         self.metrics = (
             files.MetricsFile(workdir / "metrics.jsonl", self.step) if group.first() else None
         )
@@ -150,7 +155,8 @@ class _Training:
         try:
             with self.stop, jax.set_mesh(self.run.layout.mesh):
                 self._steps()
-                self.checkpoints.wait()
+                with self.clock.spent("saving"):
+                    self.checkpoints.wait()
                 return self._write_result("finished")
         except Diverged:
             self._write_result("diverged")
@@ -174,7 +180,7 @@ class _Training:
         pending: dict[str, Any] | None = None
         made = prefetch(self._batch, self.step + 1, h.steps, self.c.data.workers)
         with contextlib.closing(made) as batches:
-            for step, batch in enumerate(batches, self.step + 1):
+            for step, batch in enumerate(self.clock.waiting(batches), self.step + 1):
                 program = programs[h.batch_size(step)]
                 self.state, metrics = program(self.state, batch)
                 if pending is not None:
@@ -208,6 +214,7 @@ class _Training:
         group.meet("compiled")
         say(f"{self.workdir.name}: compiled in {clock(time.monotonic() - started)}")
         self.row_started = time.monotonic()
+        self.clock.turn("steps")
         return programs
 
     def _batch(self, step: int) -> Batch:
@@ -258,6 +265,8 @@ class _Training:
                 **{name: _finite(x) for name, x in values.items() if name not in ALWAYS},
             }
         )
+        if group.first():
+            self.clock.beat(self.workdir)
         self.progress.update(self.step, f"loss {loss:.4f}, {rate:,.0f} tokens/s")
 
     def _write_row(self, row: dict[str, Any]) -> None:
@@ -278,15 +287,18 @@ class _Training:
         """What is due after a step that was read: the evaluation, then the save that holds it."""
         paused = time.monotonic()
         if self._due(step, self.c.eval.every):
-            self._evaluate(step)
+            with self.clock.spent("evaluating"):
+                self._evaluate(step)
         if self._due(step, self.c.checkpoint.every) or stop:
-            self._save(self.checkpoints)
+            with self.clock.spent("saving"):
+                self._save(self.checkpoints)
         if step == self.trunk_end:
             kept = Checkpoints(self.workdir / trunk.FOLDER, self.c.checkpoint)
             self._save(kept)
             kept.close()
         if stop and step < self.run.horizon.steps:
-            self.checkpoints.wait()
+            with self.clock.spent("saving"):
+                self.checkpoints.wait()
             self._write_result("stopped")
             raise Stopped(f"{stop}: step {step} is saved in {self.workdir}; run again to go on")
         self.row_started += time.monotonic() - paused
@@ -304,7 +316,9 @@ class _Training:
     def _save(self, where: Checkpoints) -> None:
         if self.metrics:
             self.metrics.sync()
-        standing = dataclasses.replace(self.standing, seconds=self._seconds())
+        standing = dataclasses.replace(
+            self.standing, seconds=self._seconds(), spent=self.clock.seconds()
+        )
         where.save(self.state, dataclasses.asdict(standing))
 
     def _write_result(self, status: str) -> dict[str, Any]:
@@ -333,7 +347,9 @@ class _Training:
             "status": status,
         }
         if group.first():
+            self.clock.write(self.workdir)
             files.write_json(self.workdir / "result.json", result)
+            say(self.clock.told())
         return result
 
 

@@ -9,22 +9,24 @@ whole new arrays, begins as it would have.
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 from lm.config import CheckpointConfig
 from lm.errors import BadInput
 from lm.layout import Layout
 from lm.progress import say
+from lm.train import state
 from lm.train.checkpoint import restore_run
 from lm.train.leaves import by_path, differences, leaves, name, shown
 from lm.train.state import TrainState
 
 
 def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainState:
-    """Returns the first state with parameters from c.start_from's newest checkpoint.
-    Raises BadInput with the paths that differ and may not."""
+    """Returns the first state with parameters from c.start_from's newest checkpoint: its average of
+    the weights where it kept one. Raises BadInput with the paths that differ and may not."""
     params = first.params
     found = restore_run(Path(c.start_from or ""), layout, any_dtype=True).state
-    theirs = found.params
+    theirs = state.evaluated(found)
     differ = differences(leaves(theirs), leaves(params))
     allowed = {"missing": c.start_grown, "grown": c.start_grown, "dtype": c.start_cast}
     refused = [d for d in differ if not allowed.get(d.kind)]
@@ -45,7 +47,8 @@ def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainStat
         return jax.jit(_onto, out_shardings=new.sharding)(new, old[name(path)])
 
     params = jax.tree_util.tree_map_with_path(take, params)
-    return first._replace(params=params)
+    average = jax.tree.map(jnp.copy, params) if first.average else ()
+    return first._replace(params=params, average=average)
 
 
 def _onto(new: jax.Array, old: jax.Array) -> jax.Array:
