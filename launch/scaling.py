@@ -120,6 +120,7 @@ def _start(cores: list[int], changes: dict[str, Any], workdir: Path, text: Path)
         "data.path": text,
         "data.validation_fraction": 0.005,
         "train.steps": WARMUP + _STEPS.value + 1,
+        "train.accumulate": 1,
         "checkpoint.every": "none",
         "eval.every": "none",
         "log.every": 1,
