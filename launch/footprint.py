@@ -15,7 +15,7 @@ The compiler decides what it keeps and what it forms twice: against compiled pro
 """
 
 from launch.pieces import Pieces
-from lm.loss import LOGITS_BYTES
+from lm.loss import logits_bytes
 from lm.pipeline.program import Program
 
 
@@ -34,7 +34,7 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     work = 4 * own + 3 * whole + pieces.w * (ff + heads) + (pieces.w + pieces.r) * weights
     work += pieces.scores
     head = pieces.vocab * m.d_model
-    logits = min(4 * pieces.tokens * pieces.vocab, LOGITS_BYTES)
+    logits = logits_bytes(pieces.tokens, pieces.vocab)
     # Of the logits' part: itself in float32 and its gradient in the compute dtype; exp beside it
     # where a sum over devices comes between.
     copies = 1 + pieces.w / 4 + (pieces.layout.model_size > 1)

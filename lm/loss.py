@@ -14,6 +14,7 @@ from lm.layout import MODEL
 from lm.precision import wide
 
 LOGITS_BYTES = 256 * 2**20  # more float32 logits than this are formed in parts
+PARTS = 4  # of LOGITS_BYTES: a part's exponentials, and its gradient in two dtypes, stand beside it
 
 
 class Loss(NamedTuple):
@@ -50,9 +51,9 @@ def token_losses(
 
     hidden and head in the compute dtype; logits, softmax and sums in float32. Rows of the head from
     `vocab` on are padding and never take part. The logits are formed once, their gradient in the
-    same pass, and never more than LOGITS_BYTES of them are held. With the vocabulary split over
-    `model`, head holds this device's rows and the sums over the vocabulary cross devices (Shoeybi
-    et al. 2019, section 3). Only the objective has a gradient.
+    same pass, and never more than LOGITS_BYTES of them are held, a quarter of it where there are
+    more. With the vocabulary split over `model`, head holds this device's rows and the sums over
+    the vocabulary cross devices (Shoeybi et al. 2019, section 3). Only the objective has a gradient.
     """
     return _loss(hidden_ND, head_VD, targets_N, weights_N, rule)
 
@@ -128,12 +129,26 @@ def _gradients(hidden_ND, head_VD, targets_N, weights_N, e, z, rule=None, lse=No
     d_head = jax.lax.dot_general(
         d, hidden_ND, (((0,), (0,)), ((), ())), preferred_element_type=wide(d.dtype)
     )
-    return d @ head_VD, d_head
+    if rule is None:
+        return d @ head_VD, d_head
+    # Named wide, or XLA:CPU makes a float32 copy of the whole head for a product in bfloat16.
+    d_hidden = jax.lax.dot_general(
+        d, head_VD, (((1,), (0,)), ((), ())), preferred_element_type=wide(d.dtype)
+    )
+    return d_hidden.astype(d.dtype), d_head
+
+
+def logits_bytes(n_rows: int, n_vocab: int) -> int:
+    """Returns the bytes of float32 logits that are held at once."""
+    everything = 4 * n_rows * n_vocab
+    return everything if everything <= LOGITS_BYTES else LOGITS_BYTES // PARTS
 
 
 def _n_chunks(n_rows: int, n_vocab: int) -> int:
     """Returns into how many parts of equal rows to cut, so that no part's logits are too large."""
-    wanted = -(-4 * n_rows * n_vocab // LOGITS_BYTES)
+    if logits_bytes(n_rows, n_vocab) == 4 * n_rows * n_vocab:
+        return 1
+    wanted = min(-(-4 * PARTS * n_rows * n_vocab // LOGITS_BYTES), n_rows)
     return next(k for k in range(wanted, n_rows + 1) if n_rows % k == 0)
 
 

@@ -371,9 +371,9 @@ def test_a_zero_head_loses_ln_v_and_padding_gets_no_gradient(multiple):
     assert not np.asarray(gradient[V:]).any() and np.asarray(gradient[:V]).all()
 
 
-@pytest.mark.parametrize("held", [2**28, 3 * 32 * 4, 32 * 4])
+@pytest.mark.parametrize("held", [2**28, 8 * 32 * 4, 32 * 4])
 def test_loss_gradient_equals_autodiff_of_log_softmax(held, monkeypatch):
-    monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)  # all rows at once, three, or one
+    monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)  # all rows at once, two, or one
     rng = np.random.default_rng(0)
     hidden, head = jnp.float32(rng.normal(size=(12, 16))), jnp.float32(rng.normal(size=(32, 16)))
     targets = jnp.asarray(rng.integers(0, V, 12))
