@@ -53,7 +53,8 @@ def token_losses(
     `vocab` on are padding and never take part. The logits are formed once, their gradient in the
     same pass, and never more than LOGITS_BYTES of them are held, a quarter of it where there are
     more. With the vocabulary split over `model`, head holds this device's rows and the sums over
-    the vocabulary cross devices (Shoeybi et al. 2019, section 3). Only the objective has a gradient.
+    the vocabulary cross devices (Shoeybi et al. 2019, section 3). Of the two only the objective has
+    a gradient.
     """
     return _loss(hidden_ND, head_VD, targets_N, weights_N, rule)
 
