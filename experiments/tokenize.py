@@ -6,9 +6,10 @@
         --config.data.source=tokens --config.data.path=tokens/corpus
 
 --path is a glob of text, JSONL (.jsonl, .ndjson) or Parquet files; text and JSONL may be compressed
-(.gz, .zst). With --source=huggingface it is a data set's name on the Hub or a folder, downloaded
-whole or read as it comes (--streaming). --tokenizer is a tokenizer.json (or its folder), bytes,
-characters, or bpe, which trains a byte-level BPE of --vocab_size tokens on the text first:
+(.gz, .zst), and all may lie behind s3:// or gs://. With --source=huggingface it is a data set's
+name on the Hub or a folder, downloaded whole or read as it comes (--streaming). --tokenizer is a
+tokenizer.json (or its folder), bytes, characters, or bpe, which trains a byte-level BPE of
+--vocab_size tokens on the text first:
 
     python -m experiments.tokenize --path='corpus/*.txt' --tokenizer=bpe --vocab_size=32768 \\
         --out=tokens/corpus
@@ -117,6 +118,11 @@ def _check_flags() -> None:
         )
     if not SHARD_MB.value > 0 or (WORKERS.value is not None and WORKERS.value < 1):
         raise BadInput("--shard_mb and --workers must be greater than 0")
+    if "://" in (OUT.value or ""):
+        raise BadInput(
+            f"--out={OUT.value} is not a folder of this machine: write the tokens here, and copy "
+            "the folder there with the store's own tool"
+        )
     if SEPARATOR.value == "":
         raise BadInput("--separator is empty: leave it out, or say what stands between documents")
 

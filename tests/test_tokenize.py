@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config import DataConfig
+from lm.config import DataConfig, default_config, freeze
 from lm.data import inputs, token_files, token_folder, tokenizer_json, tokenizing
 from lm.data.build import build
 from lm.data.inputs import Files, Place
 from lm.data.tokenizer import Bytes, Characters, document_ids, fingerprint, from_spec
 from lm.errors import BadInput
+from lm.train import workdir
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the quick brown fox jumps over a lazy dog while naïve 日本 readers watch 😀 calmly".split()
@@ -150,6 +151,9 @@ def test_plain_text_is_split_by_characters_and_its_pieces_change_no_word(
     # Cut where a word-splitting tokenizer cuts anyway, so as if it had been read whole.
     assert all_ids(tokens.train)[:-1].tolist() == bpe.encode(text[:n_train].encode()).tolist()
     assert tokens.train.ends.tolist() == [len(tokens.train.tokens)]
+    # Also of a document that goes on over several files.
+    assert tokens.train.n_bytes == len(text[:n_train].encode())
+    assert tokens.held_out.n_bytes == len(text[n_train:].encode())
 
 
 def test_training_rows_come_from_the_files(tmp_path, small_pieces):
@@ -246,6 +250,25 @@ def test_trained_bpe_round_trips_and_knows_its_end_of_text(tmp_path, bpe):
         tokenizer_json.load(str(tmp_path))
 
 
+def test_a_run_keeps_its_tokenizer_beside_its_config(tmp_path, bpe):
+    config = default_config()
+    config.train.steps = 1
+    c = freeze(config)
+    workdir.claim(tmp_path, c, {"corpus_sha256": "sha", "tokenizer": bpe.spec})
+    saved = json.loads((tmp_path / "config.json").read_text())["provenance"]["tokenizer"]
+    assert len(json.dumps(saved)) < 300
+    assert from_spec(tokenizer_json.with_text(saved, tmp_path)) == bpe
+    workdir.claim(tmp_path, c, {"corpus_sha256": "sha", "tokenizer": bpe.spec})
+    other = tokenizer_json.train_bpe([prose(3000, 5)], 280)
+    for changed in (other.spec, Bytes().spec):
+        with pytest.raises(BadInput, match="the tokenizer has changed"):
+            workdir.claim(tmp_path, c, {"corpus_sha256": "sha", "tokenizer": changed})
+    (tmp_path / "tokenizer.json").write_text(other.text)
+    with pytest.raises(BadInput, match="was changed since"):
+        tokenizer_json.with_text(saved, tmp_path)
+    assert tokenizer_json.with_text(Bytes().spec, tmp_path) == Bytes().spec
+
+
 def test_one_token_that_begins_and_ends_stands_once_between_documents(bpe):
     ids = np.array([5, 6])
     both = tokenizer_json.TokenizerJson(bpe.text, "<|endoftext|>", "<|endoftext|>")
@@ -313,6 +336,12 @@ def test_killed_and_run_again_it_writes_the_same_files(tmp_path):
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not list((tmp_path / "parts").glob("train-*.bin")):
+        time.sleep(0.01)
+    process.terminate()
+    assert "run the same command to go on" in process.communicate(timeout=60)[1]
+    assert process.returncode == 75
     assert command(*flags, f"--out={tmp_path}/parts").returncode == 0
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 

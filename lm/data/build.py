@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable
 from difflib import get_close_matches
 
@@ -66,13 +65,10 @@ def _mixture(data: DataConfig, length: int, seed: int) -> Dataset:
 
     def make(path: str, order: int | str) -> Dataset:
         one = dataclasses.replace(data, path=path)
-        return _tokens(one, length, order) if _are_tokens(path) else _files(one, length, order)
+        read = _tokens if token_files.are_tokens(path) else _files
+        return read(one, length, order)
 
     return mixture.mix(mixture.check(data.mixture), make, seed)
-
-
-def _are_tokens(path: str) -> bool:
-    return path.endswith((".bin", ".npy")) or os.path.isdir(os.path.expanduser(path))
 
 
 def _markov(data: DataConfig, length: int, seed: int) -> Dataset:

@@ -48,6 +48,10 @@ class Validation(Sequence[Batch]):
     def __len__(self) -> int:
         return -(-self.n_sequences // self.batch_size)
 
+    def __iter__(self):
+        # Written out: a sequence's own iteration takes an IndexError of the rows for its end.
+        return (self[i] for i in range(len(self)))
+
     def __getitem__(self, i):
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]

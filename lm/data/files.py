@@ -9,7 +9,7 @@ import os
 from fractions import Fraction
 from pathlib import Path
 
-from lm.data import inputs
+from lm.data import inputs, remote
 from lm.data.corpus import Corpus, Document, digest, is_utf8, read
 from lm.errors import BadInput
 
@@ -72,6 +72,12 @@ def matches(path: str, name: str = "data.path") -> list[tuple[Path, Path]]:
 
     Names below the root do not change when the corpus moves.
     """
+    if remote.is_remote(path):
+        found = [str(p) for p in remote.files(path)]
+        if not found:
+            raise BadInput(f"{name} {path} matches no file; check the address")
+        root = Path(os.path.commonpath([os.path.dirname(p) for p in found]))
+        return [(root, Path(p)) for p in found]
     path = os.path.expanduser(path)
     if os.path.isdir(path):
         example = os.path.join(path, "**", "*.txt")

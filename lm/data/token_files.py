@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.data import token_folder
+from lm.data import remote, token_folder
 from lm.data import tokenizer as tokenizers
 from lm.data.split import Joined, Split
 from lm.data.token_folder import INDEX, file_dtype
@@ -41,7 +41,7 @@ def load(
             "data.source=tokens needs data.path: a folder written by experiments.tokenize, or a "
             "glob of .bin or .npy files"
         )
-    path = os.path.expanduser(path)
+    path = _here(path)
     if os.path.isdir(path):
         if validation_path:
             raise BadInput(
@@ -50,6 +50,20 @@ def load(
             )
         return _folder(Path(path), tokenizer_name)
     return _loose(path, tokenizer_name, fraction, validation_path)
+
+
+def are_tokens(path: str) -> bool:
+    """Whether a path of a mixture names token files rather than text."""
+    if path.endswith((".bin", ".npy")):
+        return True
+    return remote.is_folder(path) if remote.is_remote(path) else os.path.isdir(_here(path))
+
+
+def _here(path: str) -> str:
+    """The path on this machine; of remote globs, the path itself."""
+    if remote.is_remote(path):
+        return str(remote.folder(path)) if remote.is_folder(path) else path
+    return os.path.expanduser(path)
 
 
 def _folder(folder: Path, tokenizer_name: str) -> Tokens:
@@ -157,8 +171,11 @@ def _one_type(parts: list[np.ndarray], narrowest: np.dtype) -> list[np.ndarray]:
 
 
 def _matches(path: str) -> list[Path]:
-    found = sorted(Path(p) for p in glob.glob(path, recursive=True) if os.path.isfile(p))
-    found = found or ([Path(path)] if os.path.isfile(path) else [])
+    if remote.is_remote(path):
+        found = remote.files(path)
+    else:
+        found = sorted(Path(p) for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+        found = found or ([Path(path)] if os.path.isfile(path) else [])
     if not found:
         raise BadInput(f"data.path {path} matches no file; check the path")
     wrong = [p for p in found if p.suffix not in (".bin", ".npy")]

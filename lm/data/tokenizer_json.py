@@ -150,6 +150,25 @@ def save(tokenizer: TokenizerJson, folder: Path) -> None:
     (folder / SIDE_FILES[0]).write_text(json.dumps(names) + "\n")
 
 
+def without_text(spec: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer's spec with the digest of its JSON, which is long, in the JSON's place."""
+    if "text" not in spec:
+        return spec
+    rest = {name: value for name, value in spec.items() if name != "text"}
+    return rest | {"sha256": hashlib.sha256(spec["text"].encode()).hexdigest()}
+
+
+def with_text(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Undoes `without_text` with the tokenizer.json in a folder; BadInput if it was changed."""
+    if "sha256" not in spec:
+        return spec
+    text = load(str(folder / NAME)).text
+    whole = {name: value for name, value in spec.items() if name != "sha256"} | {"text": text}
+    if without_text(whole) != spec:
+        raise BadInput(f"{folder / NAME} was changed since it was written there: restore it")
+    return whole
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int) -> TokenizerJson:
     """A byte-level BPE of `vocab_size` tokens, the first of them the end of a text.
 

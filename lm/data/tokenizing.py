@@ -8,6 +8,7 @@ place in the inputs, and going on from there writes the same files to the bit.
 import collections
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -256,6 +257,7 @@ def _start_worker(spec: dict[str, Any], sign: bool) -> None:
     global _worker
     os.environ[LIBRARY_THREADS] = "false"  # one thread a process, a process a core
     _worker = tokenizers.from_spec(spec), sign
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the parent ends the work
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

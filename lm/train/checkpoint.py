@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from lm import group
 from lm.config import CheckpointConfig, Config, MeshConfig, freeze
+from lm.data.tokenizer_json import with_text
 from lm.errors import BadInput, CannotSave
 from lm.layout import Layout, make_layout
 from lm.model import transformer
@@ -233,7 +234,7 @@ def restore_run(workdir: Path, layout: Layout, any_dtype: bool = False) -> Saved
     found = checkpoints.restore(abstract, any_dtype)
     if found is None:
         raise BadInput(f"{workdir} has no checkpoint yet: train it first")
-    return SavedRun(c, found[0], provenance["tokenizer"])
+    return SavedRun(c, found[0], with_text(provenance["tokenizer"], workdir))
 
 
 def restore_params(workdir: Path) -> tuple[Config, Any, dict[str, Any]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm.config import Config, to_dict
+from lm.data.tokenizer_json import NAME as TOKENIZER
+from lm.data.tokenizer_json import without_text
 from lm.errors import BadInput, CannotSave
 from lm.progress import say
 from lm.train import changes
@@ -36,10 +38,15 @@ def _digest(plain: dict[str, Any]) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file in one piece: readers see the old file or the new one."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in one piece, and a line's end after it."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w") as f:
-            f.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
+            f.write(text + "\n")
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
@@ -56,7 +63,7 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
     that lm/train/changes.py lets pass are told and recorded there.
     """
     path = workdir / "config.json"
-    ours = to_dict(c)
+    ours, tokenizer = to_dict(c), without_text(facts["tokenizer"])
     if path.exists():
         theirs = read_json(path)
         saved = theirs.pop(PROVENANCE, {})
@@ -76,7 +83,7 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
                 f"{str(saved.get('corpus_sha256'))[:12]}, now {facts['corpus_sha256'][:12]}): "
                 "restore the text or start in another --workdir"
             )
-        if saved.get("tokenizer") != json.loads(json.dumps(facts["tokenizer"])):
+        if saved.get("tokenizer") != json.loads(json.dumps(tokenizer)):
             raise BadInput(
                 f"the tokenizer has changed since {workdir} was made: restore it or start in "
                 "another --workdir"
@@ -90,7 +97,9 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
             write_json(path, theirs | {PROVENANCE: saved})
         return
     make_folder(workdir)
-    write_json(path, ours | {PROVENANCE: facts | provenance()})
+    if tokenizer != facts["tokenizer"]:
+        write_text(workdir / TOKENIZER, facts["tokenizer"]["text"])
+    write_json(path, ours | {PROVENANCE: facts | {"tokenizer": tokenizer} | provenance()})
 
 
 def make_folder(folder: Path) -> None:
