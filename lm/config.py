@@ -199,6 +199,10 @@ class EvalConfig:
 class LogConfig:
     every: int = 10
     layer_norms: bool = False  # of every layer's gradient, and of its output (root mean square)
+    tensorboard: bool = False  # event files in the work folder
+    wandb: str | None = None  # a project of Weights & Biases
+    profile_from: int | None = None  # the first of the steps whose profile is kept
+    profile_steps: int = 3
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,8 @@ def _check(c: Config) -> None:
         "eval.every": c.eval.every,
         "eval.batch_size": c.eval.batch_size,
         "log.every": c.log.every,
+        "log.profile_from": c.log.profile_from,
+        "log.profile_steps": c.log.profile_steps,
         "optim.muon_iterations": o.muon_iterations,
         "pipeline.microbatches": c.pipeline.microbatches,
         "pipeline.repeats": c.pipeline.repeats,

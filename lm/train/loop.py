@@ -23,16 +23,19 @@ from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
 from lm.process import peak_memory_bytes
 from lm.progress import Progress, clock, say
-from lm.train import skipped, trunk
+from lm.train import memory, skipped, trunk
 from lm.train import state as train_state
 from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.goodput import Clock, lost_since, start_time
+from lm.train.profile import Profile
 from lm.train.setup import Run, build, load_data
 from lm.train.start import started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
+from lm.train.trackers import check as check_trackers
+from lm.train.trackers import trackers
 
 ALWAYS = {"loss", "lr", "grad_norm", "clip", "n_valid"}  # of a step's metrics
 STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
@@ -79,6 +82,7 @@ def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, 
 
 def _claimed(c: Config, workdir: Path, branch_of: Path | None) -> Run:
     """Returns the run's parts; its folder is this config's from here on."""
+    check_trackers(c.log)
     c, dataset = load_data(c)
     run = build(c, dataset)
     if branch_of:
@@ -108,6 +112,9 @@ class _Training:
         self.metrics = (
             files.MetricsFile(workdir / "metrics.jsonl", self.step) if group.first() else None
         )
+        make = lambda: trackers(self.c, workdir) if group.first() else []
+        self.trackers = group.together(make)
+        self.profile = Profile(self.c.log, workdir)
         self.evaluator = Evaluator(run.model, run.dataset, run.layout, self.c)
         self.progress = Progress(workdir.name, run.horizon.steps, self.step)
         self.tail_from = trunk.tail_start(run.horizon.steps)
@@ -166,6 +173,9 @@ class _Training:
                 raise
             raise CannotSave(f"cannot write in {self.workdir}: {e.strerror or e}") from e
         finally:
+            self.profile.close()
+            for tracker in self.trackers:
+                tracker.close()
             self.progress.close()
             if self.metrics:
                 self.metrics.close()
@@ -181,6 +191,7 @@ class _Training:
         made = prefetch(self._batch, self.step + 1, h.steps, self.c.data.workers)
         with contextlib.closing(made) as batches:
             for step, batch in enumerate(self.clock.waiting(batches), self.step + 1):
+                self.profile.before(step, self.state)
                 program = programs[h.batch_size(step)]
                 self.state, metrics = program(self.state, batch)
                 if pending is not None:
@@ -207,12 +218,17 @@ class _Training:
         def compiled(rows: int):
             shape = (rows, self.c.length)
             rows_of = lambda dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=run.layout.batch)
-            batch = Batch(*(d and rows_of(d) for d in dtypes(self.c.data.packing)))
+            parts: Any = (d and rows_of(d) for d in dtypes(self.c.data.packing))
+            batch = Batch(*parts)
             return step.lower(abstract, batch).compile()
 
         programs = {rows: compiled(rows) for rows in sizes}
         group.meet("compiled")
         say(f"{self.workdir.name}: compiled in {clock(time.monotonic() - started)}")
+        held = memory.bytes_by_part(abstract, programs[sizes[-1]])
+        say(memory.told(held))
+        if group.first():
+            memory.write(self.workdir, held)
         self.row_started = time.monotonic()
         self.clock.turn("steps")
         return programs
@@ -272,6 +288,8 @@ class _Training:
     def _write_row(self, row: dict[str, Any]) -> None:
         if self.metrics:
             self.metrics.write(row)
+        for tracker in self.trackers:
+            tracker.write(row)
 
     def _mfu(self, tokens_per_second: float) -> float | None:
         flops = budget.flops_per_token(self.c.model, self.c.length)
