@@ -68,6 +68,9 @@ def main() -> None:
     collect(None)
     if source.groups:
         return _compare(points, workdir)
+    if held_out is None and len({budget.n_params(p.config.model) for p in points}) == 1:
+        say("no law of N and D: every run has the same size; runs.csv has their losses")
+        return _finish(None, None, workdir)
     known = answer.fit(workdir)
     if held_out is not None:
         prediction = answer.predict(known, held_out, points)
@@ -116,6 +119,11 @@ def _print_points(points: list[Any], held_out: Any) -> None:
         print(f"{p.run_id:34} {size:10,} {h.n_tokens:14,} {h.steps:8,} {h.flops:10.3g}{note}")
     total = sum(p.horizon.flops for p in [*points, *([held_out] if held_out else [])])
     print(f"{len(points)} runs to fit, {total:.3g} FLOPs in all", flush=True)
+    from lm.sweep.pool import shared_flops
+
+    shared = shared_flops(points)
+    if shared:
+        print(f"{shared:.3g} FLOPs of them are trained once: the trunks of {len(points)} runs")
 
 
 def _finish(plan: dict[str, Any] | None, prediction: dict[str, Any] | None, workdir: Path) -> None:

@@ -5,12 +5,14 @@ import json
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from lm.config import Config, EvalConfig, LogConfig, default_config, freeze
 from lm.errors import BadInput
-from lm.sweep import pool
+from lm.sweep import pool, table
 from lm.sweep.points import make_points
+from lm.train import trunk
 from lm.train.checkpoint import restore_params
 from lm.train.loop import train
 
@@ -76,6 +78,37 @@ def test_another_runs_trunk_is_refused_and_nothing_is_written(short, tmp_path, c
 def test_a_trunk_needs_the_schedule_that_has_one():
     with pytest.raises(BadInput, match="only wsd has a trunk"):
         config(8, schedule="cosine")
+
+
+@pytest.mark.bench
+def test_four_branches_give_four_rows_at_the_cost_of_one_trunk_and_its_decays(tmp_path):
+    points = make_points([({"train.steps": n}, config(n)) for n in (20, 8, 16, 12)])
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    pool.train_all(points, runs, 2, lambda _: None, "branches")
+    table.write(points, runs, tmp_path / "runs.csv")
+    rows = pd.read_csv(tmp_path / "runs.csv")
+    assert list(rows["n_tokens"]) == [n * 4 * 16 for n in (20, 8, 16, 12)]
+    assert rows["loss"].notna().all() and rows["loss"].nunique() == 4
+    (line,) = pool.chains(points)
+    trained, seconds = (
+        0,
+        lambda p: [
+            json.loads(row)["seconds"]
+            for row in (runs / p.run_id / "metrics.jsonl").read_text().splitlines()
+            if "seconds" in row
+        ],
+    )
+    for before, p in zip([None, *line], line, strict=False):
+        start = trunk.end(before.config) if before else 0
+        # Rows of the trunk are its own, with the seconds that it took for them.
+        assert before is None or seconds(p)[:start] == seconds(before)[:start]
+        trained += p.config.train.steps - start
+        pool.train_all([p], tmp_path / "own", 1, lambda _: None, "its own")
+        assert files(runs / p.run_id) == files(tmp_path / "own" / p.run_id)
+    assert trained == 15 + (2 + 3 + 4 + 5)  # the longest trunk, and every decay
+    per_step = points[0].horizon.flops / 20
+    assert pool.shared_flops(points) == pytest.approx((56 - trained) * per_step)
 
 
 def test_a_sweep_chains_what_shares_a_trunk():

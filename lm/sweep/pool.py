@@ -106,6 +106,19 @@ def chains(points: Sequence[Point]) -> list[list[Point]]:
     return [sorted(line, key=lambda p: p.horizon.steps) for line in found.values()]
 
 
+def shared_flops(points: Sequence[Point]) -> float:
+    """Returns the FLOPs that runs need not spend because another spent them on their trunk."""
+    from lm.train import trunk
+
+    shared = 0.0
+    for line in chains(points):
+        for before, p in zip(line, line[1:], strict=False):
+            steps = trunk.end(before.config) or 0
+            share = p.horizon.sequences(steps) / p.horizon.sequences(p.horizon.steps)
+            shared += share * p.horizon.flops
+    return shared
+
+
 def _train_chain(line: list[tuple[Config, str]]) -> None:
     before: Path | None = None
     for c, workdir in line:
