@@ -156,7 +156,8 @@ def _tokenizer(inputs):
 
     texts = lambda: (piece.text for piece in inputs.pieces(Place()))
     if TOKENIZER.value != "bpe":
-        return tokenizer.make(TOKENIZER.value or "", (text.encode() for text in texts()))
+        encoded = (text.encode() for text in texts())
+        return tokenizer.make(TOKENIZER.value or "", encoded, "--tokenizer (or bpe)")
     started = time.monotonic()
     say(f"training a bpe of {VOCAB_SIZE.value} tokens")
     sample = texts() if BPE_MB.value is None else tokenizer_json.sample(texts(), BPE_MB.value * 1e6)

@@ -170,6 +170,13 @@ def test_training_rows_come_from_the_files(tmp_path, small_pieces):
         assert (one.inputs == two.inputs).all() and (one.targets == two.targets).all()
 
 
+def test_a_token_folder_read_as_text_is_told(tmp_path, small_pieces):
+    (tmp_path / "a.txt").write_text(prose(100))
+    folder = made(tmp_path / "out", Files([tmp_path / "a.txt"]), Bytes())
+    with pytest.raises(BadInput, match="set data.source=tokens"):
+        build(DataConfig(source="files", path=str(folder)), 16, 0)
+
+
 def test_a_changed_tokenizer_is_refused(tmp_path, bpe, small_pieces):
     write_lines(tmp_path / "a.jsonl", 30)
     folder = made(tmp_path / "out", Files([tmp_path / "a.jsonl"]), bpe, 0.3)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lm.data import inputs, remote
 from lm.data.corpus import Corpus, Document, digest, is_utf8, read
+from lm.data.token_folder import INDEX
 from lm.errors import BadInput
 
 
@@ -80,6 +81,8 @@ def matches(path: str, name: str = "data.path") -> list[tuple[Path, Path]]:
         return [(root, Path(p)) for p in found]
     path = os.path.expanduser(path)
     if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, INDEX)):
+            raise BadInput(f"{name} {path} is a folder of token files: set data.source=tokens")
         example = os.path.join(path, "**", "*.txt")
         raise BadInput(f"{name} {path} is a folder; write a glob, such as '{example}'")
     if os.path.isfile(path):

@@ -63,8 +63,8 @@ def from_spec(spec: dict[str, Any]) -> Tokenizer:
     return kinds[fields.pop("kind")](**fields)
 
 
-def make(name: str, texts: Iterable[bytes]) -> Tokenizer:
-    """The tokenizer that data.tokenizer names: an entry of TOKENIZERS, or a tokenizer.json.
+def make(name: str, texts: Iterable[bytes], setting: str = "data.tokenizer") -> Tokenizer:
+    """The tokenizer that a setting names: an entry of TOKENIZERS, or a tokenizer.json.
 
     `texts` are read only where the tokenizer is made from them. Raises BadInput for a name that is
     neither, with the nearest.
@@ -77,7 +77,7 @@ def make(name: str, texts: Iterable[bytes]) -> Tokenizer:
         return tokenizer_json.load(name)
     near = get_close_matches(name, TOKENIZERS, 1, 0)[0]
     raise BadInput(
-        f"data.tokenizer {name!r} is not one of {', '.join(TOKENIZERS)}, nor the path of a "
+        f"{setting} {name!r} is not one of {', '.join(TOKENIZERS)}, nor the path of a "
         f"tokenizer.json; did you mean {near!r}?"
     )
 
