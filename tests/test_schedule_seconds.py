@@ -47,5 +47,7 @@ def test_wall_time_of_schedules():
         idle = idle_share(make_schedule(name, STAGES, MICROBATCHES, repeats))
         pipeline = PipelineConfig(name, MICROBATCHES, repeats, recompute=False)
         took, found = seconds(MeshConfig(pipe=STAGES), pipeline)
-        print(f"{name}: {took:.3f} s, {took / alone:.2f} of one device's; idle share {float(idle):.3f}")
+        print(
+            f"{name}: {took:.3f} s, {took / alone:.2f} of one device's; idle share {float(idle):.3f}"
+        )
         assert found == pytest.approx(loss, rel=2e-6)
