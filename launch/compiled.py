@@ -28,7 +28,7 @@ def lower(c: Config, layout: Layout):
     step = jit_step(c, run.model, run.tx, run.horizon.steps, layout)
     abstract = train_state.abstract(run.model.table, run.tx, layout)
     of = lambda dtype: jax.ShapeDtypeStruct((rows, c.length), dtype, sharding=layout.batch)
-    batch = Batch(*(d and of(d) for d in dtypes(c.data.packing)))
+    batch = Batch(*(cast(Any, d and of(d)) for d in dtypes(c.data.packing)))
     with jax.set_mesh(layout.mesh):
         return step.lower(abstract, batch), run
 

@@ -27,7 +27,8 @@ print(me, os.getpid(), sorted(os.sched_getaffinity(0)), flush=True)
 print(f"words of {me}", file=sys.stderr)
 if "fails" in what:
     pathlib.Path(f"here{me}").touch()
-    while me == 1 and len(list(pathlib.Path().glob("here*"))) < int(os.environ["JAX_NUM_PROCESSES"]):
+    all = int(os.environ["JAX_NUM_PROCESSES"])
+    while me == 1 and len(list(pathlib.Path().glob("here*"))) < all:
         time.sleep(0.01)  # the others listen and have spoken before this one fails
     if me == 1:
         sys.exit(7)

@@ -44,10 +44,8 @@ def test_wall_time_of_schedules():
     alone, loss = seconds(MeshConfig())
     print(f"\none device: {alone:.3f} s for {COPIES * ROWS * T} tokens")
     for name, repeats in SCHEDULES:
-        idle = idle_share(make_schedule(name, STAGES, MICROBATCHES, repeats))
+        idle = float(idle_share(make_schedule(name, STAGES, MICROBATCHES, repeats)))
         pipeline = PipelineConfig(name, MICROBATCHES, repeats, recompute=False)
         took, found = seconds(MeshConfig(pipe=STAGES), pipeline)
-        print(
-            f"{name}: {took:.3f} s, {took / alone:.2f} of one device's; idle share {float(idle):.3f}"
-        )
+        print(f"{name}: {took:.3f} s, {took / alone:.2f} of one device's; idle share {idle:.3f}")
         assert found == pytest.approx(loss, rel=2e-6)

@@ -1,4 +1,4 @@
-"""The ladder of a laptop: three FLOP budgets, five sizes each, two seeds a size, on text Python brings.
+"""The ladder of a laptop: three FLOP budgets, five sizes, two seeds each, on text Python brings.
 
     python -m experiments.sweep --config=experiments/configs/ladder_cpu.py --workdir=runs/demo
 

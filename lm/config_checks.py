@@ -1,0 +1,230 @@
+"""What settings have to fulfil, alone and together; each broken rule is one sentence."""
+
+from difflib import get_close_matches
+
+from lm.config_fields import (
+    BUDGETS,
+    COMPUTE,
+    FFNS,
+    FUSED_ATTENTION,
+    OPTIMIZERS,
+    PIPELINE_SCHEDULES,
+    Config,
+    OptimConfig,
+)
+from lm.errors import BadInput
+
+
+def _choice(key: str, value: str, options) -> None:
+    if value not in options:
+        near = get_close_matches(value, options, 1, 0.5)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise BadInput(f"{key} is {value!r}{hint}: choose one of {', '.join(options)}")
+
+
+def check(c: Config) -> None:
+    m, t, o = c.model, c.train, c.optim
+    positive = {
+        "model.vocab_multiple": m.vocab_multiple,
+        "model.d_model": m.d_model,
+        "model.n_layers": m.n_layers,
+        "model.n_heads": m.n_heads,
+        "model.max_length": m.max_length,
+        "model.vocab_size": m.vocab_size,
+        "model.n_kv_heads": m.n_kv_heads,
+        "model.d_head": m.d_head,
+        "model.d_ff": m.d_ff,
+        "data.length": c.data.length,
+        "data.packing_block": c.data.packing_block,
+        "data.workers": c.data.workers,
+        "model.rope_factor": m.rope_factor,
+        "model.rope_base": m.rope_base,
+        "model.rope_original_length": m.rope_original_length,
+        "model.norm_eps": m.norm_eps,
+        "model.init_std": m.init_std,
+        "train.batch_size": t.batch_size,
+        "train.accumulate": t.accumulate,
+        **{f"train.{b}": getattr(t, b) for b in BUDGETS},
+        "optim.learning_rate": o.learning_rate,
+        "optim.clip_norm": o.clip_norm,
+        "optim.clip_update": o.clip_update,
+        "optim.spike": o.spike,
+        "optim.spike_window": o.spike_window,
+        "optim.skip_limit": o.skip_limit,
+        "model.logit_softcap": m.logit_softcap,
+        "precision.loss_scale": c.precision.loss_scale,
+        "precision.loss_scale_steps": c.precision.loss_scale_steps,
+        "optim.eps": o.eps,
+        "optim.muon_learning_rate": o.muon_learning_rate,
+        "checkpoint.every": c.checkpoint.every,
+        "checkpoint.keep": c.checkpoint.keep,
+        "checkpoint.stall_seconds": c.checkpoint.stall_seconds,
+        "eval.every": c.eval.every,
+        "eval.batch_size": c.eval.batch_size,
+        "log.every": c.log.every,
+        "log.profile_from": c.log.profile_from,
+        "log.profile_steps": c.log.profile_steps,
+        "optim.muon_iterations": o.muon_iterations,
+        "pipeline.microbatches": c.pipeline.microbatches,
+        "pipeline.repeats": c.pipeline.repeats,
+    }
+    for key, value in positive.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{key} is {value}: it must be greater than 0")
+    not_negative = {
+        "optim.weight_decay": o.weight_decay,
+        "optim.z_loss": o.z_loss,
+        "optim.staleness": o.staleness,
+        "optim.warmup_steps": o.warmup_steps or 0,
+    }
+    for key, value in not_negative.items():
+        if not 0 <= value < float("inf"):
+            raise BadInput(f"{key} is {value}: it must be 0 or greater")
+    if c.checkpoint.keep_best < 0:
+        raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
+    if not c.checkpoint.start_from and (c.checkpoint.start_grown or c.checkpoint.start_cast):
+        raise BadInput("checkpoint.start_grown and start_cast need checkpoint.start_from: set it")
+    fractions = {
+        "data.validation_fraction": c.data.validation_fraction,
+        "optim.warmup_fraction": o.warmup_fraction,
+        "optim.decay_fraction": o.decay_fraction,
+        "optim.final_fraction": o.final_fraction,
+    }
+    for key, value in fractions.items():
+        if not 0 <= value <= 1:
+            raise BadInput(f"{key} is {value}: it must lie between 0 and 1")
+    below_one = {  # at 1, what is left over would be divided by zero
+        "model.dropout": m.dropout,
+        "optim.b1": o.b1,
+        "optim.b2": o.b2,
+        "optim.ema_decay": o.ema_decay or 0,
+        "optim.muon_momentum": o.muon_momentum,
+    }
+    for key, value in below_one.items():
+        if not 0 <= value < 1:
+            raise BadInput(f"{key} is {value}: it must be at least 0 and below 1")
+    _choice("model.ffn", m.ffn, FFNS)
+    _choice("model.norm", m.norm, ("rmsnorm", "layernorm"))
+    _choice("model.norm_position", m.norm_position, ("pre", "post"))
+    _choice("model.position", m.position, ("rope", "sinusoidal", "learned", "none"))
+    _choice("model.rope_scaling", m.rope_scaling, ("none", "linear", "ntk", "yarn"))
+    _choice("model.attention", m.attention, ("blocked", "plain", *FUSED_ATTENTION))
+    _choice("optim.optimizer", o.optimizer, OPTIMIZERS)
+    _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
+    _choice("optim.on_nonfinite", o.on_nonfinite, ("stop", "skip"))
+    _choice("optim.on_spike", o.on_spike, ("stop", "skip"))
+    _choice("precision.compute", c.precision.compute, COMPUTE)
+    _choice("precision.matmul", c.precision.matmul, ("compute", "float8"))
+    _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
+    _choice("data.packing", c.data.packing, ("concatenate", "best_fit"))
+    _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
+    _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
+    _check_optim(o)
+    if m.d_head is None and m.d_model % m.n_heads:
+        raise BadInput(
+            f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
+            "change one of them or set model.d_head"
+        )
+    if m.n_kv_heads and m.n_heads % m.n_kv_heads:
+        raise BadInput(
+            f"model.n_heads {m.n_heads} is not divisible by model.n_kv_heads "
+            f"{m.n_kv_heads}: change one of them"
+        )
+    d_head = m.d_head or m.d_model // m.n_heads
+    if m.position == "rope" and d_head % 2:
+        raise BadInput(
+            f"the head width {d_head} is odd, and rotary positions turn pairs: "
+            "set model.d_head to an even number"
+        )
+    if m.position == "sinusoidal" and m.d_model % 2:
+        raise BadInput(f"model.d_model {m.d_model} is odd, and sinusoidal positions come in pairs")
+    if c.length > m.max_length:
+        raise BadInput(
+            f"data.length {c.length} is longer than model.max_length {m.max_length}: "
+            "raise model.max_length or shorten the sequences"
+        )
+    if t.batch_size % t.accumulate:
+        raise BadInput(
+            f"train.batch_size {t.batch_size} is not divisible by train.accumulate "
+            f"{t.accumulate}: change one of them"
+        )
+    set_budgets = [b for b in BUDGETS if getattr(t, b) is not None]
+    if len(set_budgets) != 1:
+        found = " and ".join(f"train.{b}" for b in set_budgets) or "none of them"
+        raise BadInput(
+            f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
+            f": {found} is set"
+        )
+    if o.schedule == "wsd" and o.warmup_steps is None and o.warmup_fraction + o.decay_fraction > 1:
+        raise BadInput(
+            f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
+            f"{o.decay_fraction} overlap: together they may be at most 1"
+        )
+    last = (0, t.batch_size)
+    for entry in t.batch_growth:
+        if not (
+            isinstance(entry, tuple)
+            and len(entry) == 2
+            and all(isinstance(v, int | float) and float(v).is_integer() for v in entry)
+        ):
+            raise BadInput(
+                f"train.batch_growth holds {entry!r}: each entry is a pair "
+                "(n_tokens, batch_size) of whole numbers"
+            )
+        if entry[0] <= last[0] or entry[1] <= last[1] or entry[1] % t.accumulate:
+            raise BadInput(
+                f"train.batch_growth {entry} after {last}: tokens and batch sizes must "
+                f"grow, in multiples of train.accumulate {t.accumulate}"
+            )
+        last = entry
+    if [c.mesh.data, c.mesh.model, c.mesh.pipe].count(-1) > 1:
+        raise BadInput("mesh.data, mesh.model and mesh.pipe: only one may be -1")
+    for axis in ("data", "model", "pipe"):
+        size = getattr(c.mesh, axis)
+        if size == 0 or size < -1:
+            raise BadInput(
+                f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
+                "devices that are left"
+            )
+    _check_pipeline(c)
+
+
+def _check_optim(o: OptimConfig) -> None:
+    if o.keep_trunk and o.schedule != "wsd":
+        raise BadInput(f"optim.keep_trunk with optim.schedule {o.schedule!r}: only wsd has a trunk")
+    for path in o.no_decay:
+        if not isinstance(path, str):
+            raise BadInput(f"optim.no_decay holds {path!r}: each entry is a path of parameters")
+    for entry in o.learning_rate_factors:
+        pair = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
+        if not pair or not isinstance(entry[1], int | float) or not 0 <= entry[1] < float("inf"):
+            raise BadInput(
+                f"optim.learning_rate_factors holds {entry!r}: each entry is a pair "
+                "(path, factor), the factor 0 or greater"
+            )
+
+
+def _check_pipeline(c: Config) -> None:
+    p, stages = c.pipeline, c.mesh.pipe
+    if (p.repeats > 1) != (p.schedule == "interleaved"):
+        raise BadInput(
+            f"pipeline.repeats {p.repeats} with pipeline.schedule {p.schedule!r}: the interleaved "
+            "schedule has 2 or more groups of layers a stage, every other one has 1"
+        )
+    if stages > 1 and c.model.n_layers % (stages * p.repeats):
+        raise BadInput(
+            f"model.n_layers {c.model.n_layers} is not divisible by mesh.pipe {stages} times "
+            f"pipeline.repeats {p.repeats}: change one of them"
+        )
+    if c.train.reproducible and (stages > 1 or c.mesh.model > 1 or c.train.accumulate > 1):
+        raise BadInput(
+            f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {c.mesh.model} "
+            f"and train.accumulate {c.train.accumulate} must be 1"
+        )
+    if c.train.reproducible and c.log.layer_norms:
+        raise BadInput("log.layer_norms cannot be had with train.reproducible: set one to false")
+    if stages > 1 and c.train.accumulate > 1:
+        raise BadInput(
+            f"train.accumulate {c.train.accumulate} with mesh.pipe {stages}: a pipeline adds up "
+            "pipeline.microbatches, set that instead"
+        )
