@@ -80,6 +80,7 @@ def test_a_restart_goes_on_in_the_same_tensorboard_run(run, tmp_path):
 def test_weights_and_biases_keeps_one_run(run, tmp_path, monkeypatch, capsys):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")  # to its makers, over the net
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     c = dataclasses.replace(config(tmp_path / "x"), log=LogConfig(wandb="laws"))
     ids = []

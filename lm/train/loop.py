@@ -21,7 +21,6 @@ from lm.data.build import Batch, dtypes
 from lm.data.loader import prefetch
 from lm.errors import CannotSave, Diverged, Stopped
 from lm.evaluate import Evaluator
-from lm.process import peak_memory_bytes
 from lm.progress import Progress, clock, say
 from lm.train import memory, skipped, trunk
 from lm.train import state as train_state
@@ -29,8 +28,10 @@ from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.goodput import Clock, lost_since, start_time
+from lm.train.hosts import Hosts
 from lm.train.profile import Profile
 from lm.train.setup import Run, build, load_data
+from lm.train.standing import Standing, finite, result
 from lm.train.start import started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
@@ -39,24 +40,6 @@ from lm.train.trackers import trackers
 
 ALWAYS = {"loss", "lr", "grad_norm", "clip", "n_valid"}  # of a step's metrics
 STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
-
-
-@dataclasses.dataclass
-class Standing:
-    """What the host carries from step to step."""
-
-    n_tokens: int = 0  # valid target tokens
-    seconds: float = 0.0  # over all restarts
-    first_loss: float = math.nan
-    left_out: int = 0  # steps in a row that were skipped (lm/optim/guard.py)
-    above_first: int = 0  # steps in a row with a loss above the first
-    tail_sum: float = 0.0  # of the losses of the last steps
-    tail_count: int = 0
-    spent: dict[str, float] = dataclasses.field(default_factory=dict)  # lm/train/goodput.py
-    eval_step: int = 0  # of the newest evaluation
-    eval_loss: float | None = None
-    eval_bits_per_byte: float | None = None
-    eval_loss_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, Any]:
@@ -70,13 +53,13 @@ def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, 
     run = group.together(lambda: _claimed(c, workdir, branch_of))
     result_path = workdir / "result.json"
     # Read by all before any can write it: nobody goes on alone.
-    result = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
-    if result is not None:
-        if result["status"] == "finished":
-            say(f"{workdir} is finished: eval_loss {result['eval_loss']:.4f}; nothing to do")
-            return result
-        if result["status"] == "diverged":
-            raise Diverged(f"{workdir} diverged at step {result['steps']}; change the config")
+    done = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
+    if done is not None:
+        if done["status"] == "finished":
+            say(f"{workdir} is finished: eval_loss {done['eval_loss']:.4f}; nothing to do")
+            return done
+        if done["status"] == "diverged":
+            raise Diverged(f"{workdir} diverged at step {done['steps']}; change the config")
     return _Training(run, workdir, branch_of).result()
 
 
@@ -114,7 +97,7 @@ class _Training:
         )
         make = lambda: trackers(self.c, workdir) if group.first() else []
         self.trackers = group.together(make)
-        self.profile = Profile(self.c.log, workdir)
+        self.profile, self.hosts = Profile(self.c.log, workdir), Hosts()
         self.evaluator = Evaluator(run.model, run.dataset, run.layout, self.c)
         self.progress = Progress(workdir.name, run.horizon.steps, self.step)
         self.tail_from = trunk.tail_start(run.horizon.steps)
@@ -271,14 +254,14 @@ class _Training:
             {
                 "step": self.step,
                 "n_tokens": self.standing.n_tokens,
-                "loss": _finite(loss),
+                "loss": finite(loss),
                 "lr": values["lr"],
-                "grad_norm": _finite(values["grad_norm"]),
-                "clip": _finite(values["clip"]),
+                "grad_norm": finite(values["grad_norm"]),
+                "clip": finite(values["clip"]),
                 "tokens_per_second": rate,
                 "mfu": self._mfu(rate),
                 "seconds": self._seconds(),
-                **{name: _finite(x) for name, x in values.items() if name not in ALWAYS},
+                **{name: finite(x) for name, x in values.items() if name not in ALWAYS},
             }
         )
         if group.first():
@@ -304,6 +287,7 @@ class _Training:
     def _at(self, step: int, stop: str | None) -> None:
         """What is due after a step that was read: the evaluation, then the save that holds it."""
         paused = time.monotonic()
+        self.hosts.look()
         if self._due(step, self.c.eval.every):
             with self.clock.spent("evaluating"):
                 self._evaluate(step)
@@ -340,36 +324,11 @@ class _Training:
         where.save(self.state, dataclasses.asdict(standing))
 
     def _write_result(self, status: str) -> dict[str, Any]:
-        c, s, m = self.c, self.standing, self.c.model
-        seconds = self._seconds()
-        evaluated = status == "finished"
-        per_token = budget.flops_per_token(m, c.length)
-        rate = s.n_tokens / seconds
-        result = {
-            "run_id": files.saved_run_id(self.workdir),
-            "n_params": budget.n_params(m),
-            "n_params_non_embedding": budget.n_params_non_embedding(m),
-            "n_tokens": s.n_tokens,
-            "flops": s.n_tokens * per_token,
-            "flops_full_attention": s.n_tokens * budget.flops_per_token(m, c.length, True),
-            "flops_6nd": 6.0 * budget.n_params(m) * s.n_tokens,
-            "train_loss": _finite(s.tail_sum / s.tail_count) if s.tail_count else None,
-            "eval_loss": s.eval_loss if evaluated else None,
-            "eval_bits_per_byte": s.eval_bits_per_byte if evaluated else None,
-            **({"eval_loss_by_source": s.eval_loss_by_source} if s.eval_loss_by_source else {}),
-            "steps": self.step,
-            "seconds": seconds,
-            "tokens_per_second": rate,
-            "mfu": self._mfu(rate),
-            "peak_memory_bytes": peak_memory_bytes(),
-            "status": status,
-        }
+        s = dataclasses.replace(self.standing, seconds=self._seconds())
+        run_id = files.saved_run_id(self.workdir)
+        found = result(self.c, s, run_id, self.step, status, self._mfu)
         if group.first():
             self.clock.write(self.workdir)
-            files.write_json(self.workdir / "result.json", result)
+            files.write_json(self.workdir / "result.json", found)
             say(self.clock.told())
-        return result
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return found

@@ -1,0 +1,61 @@
+"""What the host carries from step to step and a checkpoint keeps, and the result it comes to."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from lm import budget
+from lm.config import Config
+from lm.process import peak_memory_bytes
+
+
+@dataclasses.dataclass
+class Standing:
+    """Where a run stands, over all restarts."""
+
+    n_tokens: int = 0  # valid target tokens
+    seconds: float = 0.0
+    first_loss: float = math.nan
+    left_out: int = 0  # steps in a row that were skipped (lm/optim/guard.py)
+    above_first: int = 0  # steps in a row with a loss above the first
+    tail_sum: float = 0.0  # of the losses of the last steps
+    tail_count: int = 0
+    spent: dict[str, float] = dataclasses.field(default_factory=dict)  # lm/train/goodput.py
+    eval_step: int = 0  # of the newest evaluation
+    eval_loss: float | None = None
+    eval_bits_per_byte: float | None = None
+    eval_loss_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def result(
+    c: Config, s: Standing, run_id: str, steps: int, status: str, mfu: Callable
+) -> dict[str, Any]:
+    """Returns what is in result.json. mfu: from tokens per second; None where it is not known."""
+    m = c.model
+    evaluated = status == "finished"
+    rate = s.n_tokens / s.seconds
+    return {
+        "run_id": run_id,
+        "n_params": budget.n_params(m),
+        "n_params_non_embedding": budget.n_params_non_embedding(m),
+        "n_tokens": s.n_tokens,
+        "flops": s.n_tokens * budget.flops_per_token(m, c.length),
+        "flops_full_attention": s.n_tokens * budget.flops_per_token(m, c.length, True),
+        "flops_6nd": 6.0 * budget.n_params(m) * s.n_tokens,
+        "train_loss": finite(s.tail_sum / s.tail_count) if s.tail_count else None,
+        "eval_loss": s.eval_loss if evaluated else None,
+        "eval_bits_per_byte": s.eval_bits_per_byte if evaluated else None,
+        **({"eval_loss_by_source": s.eval_loss_by_source} if s.eval_loss_by_source else {}),
+        "steps": steps,
+        "seconds": s.seconds,
+        "tokens_per_second": rate,
+        "mfu": mfu(rate),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "status": status,
+    }
+
+
+def finite(value: float) -> float | None:
+    """Returns the value, or None where JSON has no number for it."""
+    return value if math.isfinite(value) else None
