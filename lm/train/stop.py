@@ -6,12 +6,14 @@ import signal
 from lm import group
 from lm.platform import STOP_SIGNALS
 
+_early: list[int] = []  # signals that came before a run could answer them
+
 
 def hold() -> None:
     """Keeps SIGUSR1, which schedulers send some time before the end, until StopSignals answers it:
-    it would end a process that is still starting. Before other threads are there, which would hear
-    it. SIGTERM ends that process: there is nothing to save."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    it would end a process that is still starting. SIGTERM ends that process: there is nothing to
+    save. Blocking it would not do: libraries have threads by then, which would hear it."""
+    signal.signal(signal.SIGUSR1, lambda number, _: _early.append(number))
 
 
 class StopSignals:
@@ -29,7 +31,8 @@ class StopSignals:
             del handlers[signal.SIGTERM]
             handlers[signal.SIGUSR1] = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
         self._before = {number: signal.signal(number, f) for number, f in handlers.items()}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        while _early:
+            os.kill(os.getpid(), _early.pop())
         return self
 
     def __exit__(self, *_) -> None:
