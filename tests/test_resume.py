@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_runs import ForkedRuns
 
 ROOT = Path(__file__).parents[1]
 TIMING = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
@@ -109,9 +110,6 @@ def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: in
     targets = sorted(rng.sample(range(31, STEPS - 5), n_kills - 1))
     targets[0] = max(31, min(targets[0], 80))
     plan = [None, *targets]
-    if n_kills > 3:
-        plan.insert(3, plan[2])
-        plan.pop()
     killed = 0
     for step in plan:
         delay = rng.uniform(0.1, 4.0) if step is None else rng.uniform(0.0, 0.05)
@@ -132,9 +130,70 @@ def test_killed_run_ends_bit_identical(text, tmp_path, uninterrupted):
     check_kills(text, tmp_path / "run", uninterrupted, n_kills=3, seed=0)
 
 
+class Killer:
+    """Runs that are killed at planned moments, one after another, in one work folder."""
+
+    def __init__(self, runs: ForkedRuns, flags: list[str], workdir: Path, rng: random.Random):
+        self.runs, self.flags, self.workdir, self.rng = runs, flags, workdir, rng
+        self.in_save = 0
+
+    def until(self, due) -> bool:
+        """Starts, waits until due() and a little longer, kills. Returns whether it still ran."""
+        before = written(self.workdir)
+        pid = self.runs.start(*self.flags)
+        # A start writes the metrics anew, so rows of the run before do not count.
+        while not (written(self.workdir) != before and due()):
+            if self.runs.ended(pid, wait=False) is not None:
+                return False
+            time.sleep(0.001)
+        time.sleep(self.rng.uniform(0, 0.02))
+        killed = self.kill(pid)
+        self.in_save += killed and any(self.saving())
+        return killed
+
+    def while_starting(self) -> bool:
+        pid = self.runs.start(*self.flags)
+        time.sleep(self.rng.uniform(0, 2))
+        return self.kill(pid)
+
+    def kill(self, pid: int) -> bool:
+        os.kill(pid, signal.SIGKILL)
+        killed = self.runs.ended(pid) == -signal.SIGKILL
+        assert not list(self.workdir.glob("*.tmp")), "a half-written file has its final name"
+        return killed
+
+    def saving(self) -> list[Path]:
+        return list((self.workdir / "checkpoints").glob(".saving-*"))
+
+
 @pytest.mark.bench
-def test_ten_kills_end_bit_identical(text, tmp_path, uninterrupted):
-    check_kills(text, tmp_path / "run", uninterrupted, n_kills=10, seed=int(time.time()))
+@pytest.mark.timeout(4 * 3600)
+def test_a_hundred_kills_end_bit_identical(text, tmp_path):
+    seed = int(os.environ.get("KILL_SEED", time.time()))
+    print(f"KILL_SEED={seed}")
+    rng = random.Random(seed)
+    n_kills, in_start, in_save = 100, 8, 40
+    # Growing steps to be killed at, so that each run gets further; an epoch is 75 steps.
+    targets = sorted(rng.choices(range(2, STEPS - 4), k=n_kills - in_start))
+    saves = set(rng.sample(range(len(targets)), in_save))
+    starts = rng.choices(range(len(targets)), k=in_start)
+    flags = lambda name: [*command(text, tmp_path / name)[3:], "--config.checkpoint.every=5"]
+    killed = 0
+    with ForkedRuns(tmp_path / "log") as runs:
+        assert runs.ended(runs.start(*flags("whole"))) == 0, (tmp_path / "log").read_text()
+        workdir = tmp_path / "run"
+        killer = Killer(runs, flags("run"), workdir, rng)
+        for i, target in enumerate(targets):
+            for _ in range(starts.count(i)):
+                killed += killer.while_starting()
+            there = lambda target=target: last_step(workdir) >= target
+            saving = lambda there=there: there() and any(killer.saving())
+            killed += killer.until(saving if i in saves else there)
+        assert runs.ended(runs.start(*flags("run"))) == 0, (tmp_path / "log").read_text()
+    epochs = {target * 8 * 32 // (75 * 8 * 32) for target in targets}
+    print(f"{killed} kills, {killer.in_save} inside a save, in epochs {sorted(epochs)}")
+    assert killed >= n_kills - 2 and killer.in_save >= 10 and len(epochs) >= 3
+    assert outcome(workdir) == outcome(tmp_path / "whole")
 
 
 def test_the_corpus_has_epochs_to_cross(uninterrupted):
