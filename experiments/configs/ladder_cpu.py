@@ -2,7 +2,7 @@
 
     python -m experiments.sweep --config=experiments/configs/ladder_cpu.py --workdir=runs/demo
 
-About 7 minutes on 2 cores. No size is handicapped: initial weights have deviation 0.85 / sqrt(d) at
+About 8 minutes on 2 cores. No size is handicapped: initial weights have deviation 0.85 / sqrt(d) at
 width d, Muon orthogonalises the updates of matrices and so needs one rate for all widths, and what
 noise is left in a run of this size, 1 % of its loss, is halved by seeds (BUILD_NOTES.md).
 """
