@@ -20,7 +20,6 @@ count of shapes like that config's ("exact"). The shape is the nearest that can 
 
 import json
 import math
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -42,6 +41,7 @@ from lm.laws.plan import Question, make_plan
 from lm.laws.plan_frontier import frontier_plan
 from lm.laws.plan_text import plan_text
 from lm.laws.shape import Family, default_family
+from lm.whole_file import replacing
 
 LAW = flags.DEFINE_string("law", None, "a law.json, its folder, or the name of a published law")
 FLOPS = flags.DEFINE_float("flops", None, "a budget of FLOPs")
@@ -113,13 +113,11 @@ def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[s
 def write(plan: dict[str, Any], folder: Path) -> Path:
     """Writes plan.json whole or not at all; returns its path."""
     path = folder / "plan.json"
-    partial = folder / "plan.json.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(plan, indent=2, allow_nan=False) + "\n")
-        os.replace(partial, path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(plan, indent=2, allow_nan=False) + "\n")
     except OSError as e:
-        partial.unlink(missing_ok=True) if folder.is_dir() else None
         raise BadInput(f"{path} cannot be written ({e.strerror}): give another --out") from e
     return path
 

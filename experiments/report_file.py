@@ -1,10 +1,10 @@
 """From a sweep's folder to its report.html and figures/: what the report and the sweep call."""
 
-import os
 from pathlib import Path
 
 from experiments import sweep_folder
 from lm.errors import BadInput
+from lm.whole_file import replacing
 
 
 def write(workdir: Path) -> Path:
@@ -57,11 +57,9 @@ def write(workdir: Path) -> Path:
 
 
 def _replace(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.tmp")
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as e:
-        partial.unlink(missing_ok=True)
         raise BadInput(f"{path} cannot be written ({e.strerror}): free it or its folder") from e
     return path

@@ -10,16 +10,7 @@ Exchanges along `data` and `model` are taken to run alone, a pipeline's beside o
 compiled programs did where they were compared (BUILD_NOTES.md). Like the roofline's, the seconds
 are the least: latencies and products that do not fill the matrix unit are left out.
 
-Memory of a device is the sum of
-
-    state       float32 master weights and the optimizer's moments, as sharded
-    gradients   float32, sharded like the weights
-    batch       tokens, targets and weights of the step
-    kept        what forwards leave for backwards: each layer's input where it is computed again,
-                else its residuals; in a pipeline for every micro-batch in flight, with what waits
-                to be read (lm/pipeline/program.py gives the slots)
-    working     the larger of one layer's residuals, their gradients and its gathered weights, and
-                the part of the logits that is held at once with the head (lm/loss.py)
+Memory of a device by its parts is launch/footprint.py's.
 """
 
 from dataclasses import dataclass, replace

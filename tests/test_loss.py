@@ -1,13 +1,13 @@
-"""The loss with a logit soft-cap and a z-loss, and what holding few logits saves."""
+"""The loss and its gradient, with a soft-cap and a z-loss, and what holding few logits saves."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_model import close
+from test_model import V, close, tiny
 
 from lm import loss as losses
-from lm.loss import Rule, token_losses
+from lm.loss import Rule, token_loss_sum, token_losses
 
 
 def plain(hidden, head, targets, weights, rule: Rule):
@@ -74,3 +74,58 @@ def test_few_logits_are_held(dtype):
         print(f"{dtype}: gradient {got.shape} differs by {error / top:.2e} of its largest value")
         # In bfloat16 both round their gradients: to 8 bits of mantissa.
         assert error <= (1e-6 if dtype == "float32" else 2.0**-8) * top
+
+
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_a_zero_head_loses_ln_v_and_padding_gets_no_gradient(multiple):
+    m = tiny(vocab_multiple=multiple)
+    rng = np.random.default_rng(0)
+    hidden = jnp.float32(rng.normal(size=(12, 16)))
+    targets, weights = jnp.asarray(rng.integers(0, V, 12)), jnp.ones(12)
+    mean = lambda head: token_loss_sum(hidden, head, targets, weights, V) / 12
+    assert float(mean(jnp.zeros((m.padded_vocab, 16)))) == pytest.approx(np.log(V), rel=1e-6)
+    gradient = jax.grad(mean)(jnp.float32(rng.normal(size=(m.padded_vocab, 16))))
+    assert not np.asarray(gradient[V:]).any() and np.asarray(gradient[:V]).all()
+
+
+@pytest.mark.parametrize("held", [2**28, 8 * 32 * 4, 32 * 4])
+def test_loss_gradient_equals_autodiff_of_log_softmax(held, monkeypatch):
+    monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)  # all rows at once, two, or one
+    rng = np.random.default_rng(0)
+    hidden, head = jnp.float32(rng.normal(size=(12, 16))), jnp.float32(rng.normal(size=(32, 16)))
+    targets = jnp.asarray(rng.integers(0, V, 12))
+    weights = jnp.float32(rng.integers(0, 3, 12))
+
+    def written_out(hidden, head):
+        log_p = jax.nn.log_softmax(hidden @ head[:V].T)
+        return 0.5 * -(log_p[np.arange(12), targets] * weights).sum()
+
+    ours = lambda h, w: 0.5 * token_loss_sum(h, w, targets, weights, V)
+    close(ours(hidden, head), written_out(hidden, head), 1e-6)
+    got, want = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (ours, written_out))
+    close(got[0], want[0], 1e-6)
+    close(got[1][0], want[1][0], 2e-6)
+    close(got[1][1], want[1][1], 2e-6)
+
+
+def test_loss_of_bfloat16_sums_in_float32():
+    rng = np.random.default_rng(0)
+    hidden, head = jnp.bfloat16(rng.normal(size=(64, 16))), jnp.bfloat16(rng.normal(size=(V, 16)))
+    targets = jnp.asarray(rng.integers(0, V, 64))
+    got = token_loss_sum(hidden, head, targets, jnp.ones(64), V)
+    logits = np.asarray(hidden, np.float64) @ np.asarray(head, np.float64).T
+    want = (np.log(np.exp(logits).sum(-1)) - logits[np.arange(64), targets]).sum()
+    assert got.dtype == jnp.float32 and float(got) == pytest.approx(want, rel=1e-5)
+
+
+def test_the_loss_holds_a_part_of_its_logits(monkeypatch):
+    n, v, d = 4096, 2048, 64
+    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in (((n, d), "f4"), ((v, d), "f4"), ((n,), "i4"))]
+
+    def temporary(held):
+        monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)
+        mean = lambda h, w, t: token_loss_sum(h, w, t, jnp.ones(n), v)
+        both = jax.jit(jax.value_and_grad(mean, (0, 1)))
+        return both.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(4 * n * v // 16) < temporary(4 * n * v) / 4

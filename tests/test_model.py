@@ -1,7 +1,6 @@
 """The model against its float64 twin, and what must hold whatever the numbers are."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -13,7 +12,7 @@ import pytest
 from lm import layout as layouts
 from lm.config import FFNS, MeshConfig, ModelConfig, OptimConfig
 from lm.loss import token_loss_sum
-from lm.model import attention, fused, norm, position, transformer
+from lm.model import norm, position, transformer
 from lm.model.spec import flatten
 from lm.optim.build import build as build_optimizer
 from lm.train import state as train_state
@@ -271,147 +270,6 @@ def test_a_new_parameter_changes_no_other_initial_value():
         b = more[name].initial(0, name, everything(more[name]))
         np.testing.assert_array_equal(a, b[: len(a)])
         assert (a != few[name].initial(1, name, everything(few[name]))).all()
-
-
-# Attention
-
-
-@pytest.mark.parametrize(
-    "length, kv_heads, packed",
-    [(150, 4, False), (150, 2, True), (130, 1, False), (64, 2, False), (1, 4, True)],
-)
-def test_blocked_attention_and_its_gradient_equal_plain(length, kv_heads, packed):
-    rng = np.random.default_rng(length + kv_heads)
-    q, k, v, dy = (
-        jnp.float32(rng.normal(size=(2, length, n, 6))) for n in (4, kv_heads, kv_heads, 4)
-    )
-    segments = np.sort(rng.integers(0, 4, (2, length)), -1) if packed else None
-
-    @jax.jit
-    def both():
-        results = []
-        for attend in (attention.blocked, attention.plain):
-            y, pull_back = jax.vjp(lambda q, k, v: attend(q, k, v, segments), q, k, v)  # noqa: B023
-            results.append((y, *pull_back(dy)))
-        return results
-
-    for got, want in zip(*both(), strict=True):
-        close(got, want, 5e-6)
-
-
-def test_many_short_blocks_become_few_long_ones():
-    blocks = attention._blocks(4096)
-    assert len(blocks) == 16 and blocks[0] == (0, 256) and blocks[-1][1] == 4096
-    assert attention._blocks(130) == [(0, 64), (64, 128), (128, 130)]
-
-
-@pytest.mark.parametrize("attend", ["blocked", "plain"])
-@pytest.mark.parametrize("position_name", ["rope", "learned", "sinusoidal", "none"])
-def test_a_packed_document_is_the_same_document_alone(position_name, attend):
-    m = tiny(position=position_name, attention=attend, n_kv_heads=2)
-    model, params = transformer.build(m, "float32"), random_params(m)
-    tokens, _, _, segments, positions = random_batch(packed=True)
-    packed = model.hidden(params, tokens, segments, positions)
-    for row, document in ((0, 1), (1, 0)):  # both of 11 tokens; the first starts anew at 7
-        mine = segments[row] == document
-        alone = model.hidden(params, tokens[row : row + 1, mine])
-        close(packed[row][mine], alone[0], 5e-6)
-    together = model.hidden(params, tokens)
-    assert np.abs(together[:, -1] - packed[:, -1]).max() > 1e-2
-
-
-@pytest.mark.parametrize("attend", ["blocked", "plain"])
-def test_no_gradient_reaches_back_from_the_future_or_another_document(attend):
-    m = tiny(position="learned", attention=attend, n_layers=2)
-    model, params = transformer.build(m, "float32"), random_params(m)
-    tokens, _, _, segments, _ = random_batch(packed=True)
-    at = jnp.arange(T)[None]
-
-    def outputs(table, segments):
-        p = params | {"positions": table}
-        return model.hidden(p, tokens[:1], segments, at)[0] @ jnp.arange(1.0, 17.0)
-
-    for mask in (None, segments[:1]):
-        seen = np.tril(np.ones((T, T), bool))
-        if mask is not None:
-            seen &= mask[0][:, None] == mask[0][None, :]
-        gradient = jax.jit(jax.jacrev(outputs))(params["positions"], mask)  # [T, max_length, D]
-        reached = np.abs(gradient).max(-1)[:, :T] > 0
-        np.testing.assert_array_equal(reached, seen)
-
-
-@pytest.mark.parametrize("kv_heads, packed", [(4, True), (2, False)])
-def test_the_splash_kernel_equals_the_definition(kv_heads, packed):
-    rng = np.random.default_rng(0)
-    draw = lambda n: jnp.float32(rng.normal(size=(2, 128, n, 8)))
-    q, k, v, by = draw(4), draw(kv_heads), draw(kv_heads), draw(4)
-    segments = jnp.asarray((np.arange(128) >= 50)[None].repeat(2, 0).astype(np.int32))
-    segments = segments if packed else None
-
-    def run(attend):
-        return jax.value_and_grad(lambda *qkv: (attend(*qkv, segments) * by).sum(), (0, 1, 2))
-
-    got = run(functools.partial(fused.splash, interpret=True))(q, k, v)
-    want = run(attention.plain)(q, k, v)
-    jax.tree.map(lambda a, b: close(a, b, 2e-6), got, want)
-
-
-# Loss
-
-
-@pytest.mark.parametrize("multiple", [1, 16])
-def test_a_zero_head_loses_ln_v_and_padding_gets_no_gradient(multiple):
-    m = tiny(vocab_multiple=multiple)
-    rng = np.random.default_rng(0)
-    hidden = jnp.float32(rng.normal(size=(12, 16)))
-    targets, weights = jnp.asarray(rng.integers(0, V, 12)), jnp.ones(12)
-    mean = lambda head: token_loss_sum(hidden, head, targets, weights, V) / 12
-    assert float(mean(jnp.zeros((m.padded_vocab, 16)))) == pytest.approx(np.log(V), rel=1e-6)
-    gradient = jax.grad(mean)(jnp.float32(rng.normal(size=(m.padded_vocab, 16))))
-    assert not np.asarray(gradient[V:]).any() and np.asarray(gradient[:V]).all()
-
-
-@pytest.mark.parametrize("held", [2**28, 8 * 32 * 4, 32 * 4])
-def test_loss_gradient_equals_autodiff_of_log_softmax(held, monkeypatch):
-    monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)  # all rows at once, two, or one
-    rng = np.random.default_rng(0)
-    hidden, head = jnp.float32(rng.normal(size=(12, 16))), jnp.float32(rng.normal(size=(32, 16)))
-    targets = jnp.asarray(rng.integers(0, V, 12))
-    weights = jnp.float32(rng.integers(0, 3, 12))
-
-    def written_out(hidden, head):
-        log_p = jax.nn.log_softmax(hidden @ head[:V].T)
-        return 0.5 * -(log_p[np.arange(12), targets] * weights).sum()
-
-    ours = lambda h, w: 0.5 * token_loss_sum(h, w, targets, weights, V)
-    close(ours(hidden, head), written_out(hidden, head), 1e-6)
-    got, want = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (ours, written_out))
-    close(got[0], want[0], 1e-6)
-    close(got[1][0], want[1][0], 2e-6)
-    close(got[1][1], want[1][1], 2e-6)
-
-
-def test_loss_of_bfloat16_sums_in_float32():
-    rng = np.random.default_rng(0)
-    hidden, head = jnp.bfloat16(rng.normal(size=(64, 16))), jnp.bfloat16(rng.normal(size=(V, 16)))
-    targets = jnp.asarray(rng.integers(0, V, 64))
-    got = token_loss_sum(hidden, head, targets, jnp.ones(64), V)
-    logits = np.asarray(hidden, np.float64) @ np.asarray(head, np.float64).T
-    want = (np.log(np.exp(logits).sum(-1)) - logits[np.arange(64), targets]).sum()
-    assert got.dtype == jnp.float32 and float(got) == pytest.approx(want, rel=1e-5)
-
-
-def test_the_loss_holds_a_part_of_its_logits(monkeypatch):
-    n, v, d = 4096, 2048, 64
-    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in (((n, d), "f4"), ((v, d), "f4"), ((n,), "i4"))]
-
-    def temporary(held):
-        monkeypatch.setattr("lm.loss.LOGITS_BYTES", held)
-        mean = lambda h, w, t: token_loss_sum(h, w, t, jnp.ones(n), v)
-        both = jax.jit(jax.value_and_grad(mean, (0, 1)))
-        return both.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
-
-    assert temporary(4 * n * v // 16) < temporary(4 * n * v) / 4
 
 
 # How layers run

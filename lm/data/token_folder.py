@@ -16,7 +16,6 @@ it.
 import hashlib
 import io
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from lm.data import tokenizer as tokenizers
 from lm.data import tokenizer_json
 from lm.data.tokenizer import Tokenizer, fingerprint
 from lm.errors import BadInput, CannotSave
+from lm.whole_file import replacing
 
 INDEX = "tokens.json"
 SPLITS = ("train", "validation")
@@ -172,13 +172,8 @@ def _npy(array: np.ndarray) -> bytes:
 
 def write(path: Path, data: bytes) -> None:
     """Writes a file in one piece: whole, or as it was before."""
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise CannotSave(f"cannot write {path}: {e.strerror}") from e

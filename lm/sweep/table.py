@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from lm import budget
 from lm.errors import CannotSave
 from lm.sweep.points import Point
+from lm.whole_file import replacing
 
 COLUMNS = ("run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", "flops",
            "flops_6nd", "loss", "train_loss", "seed", "status")  # fmt: skip
@@ -48,13 +48,10 @@ def write(points: Sequence[Point], runs: Path, path: Path) -> None:
     """Writes the rows of every run that has ended, in the order of the points, in one piece."""
     swept = list(dict.fromkeys(name for p in points for name in p.swept))
     results = [(p, result_of(p, runs)) for p in points]
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w", newline="") as f:
+        with replacing(path) as temporary, open(temporary, "w", newline="") as f:
             table = csv.DictWriter(f, [*COLUMNS, *swept], lineterminator="\n")
             table.writeheader()
             table.writerows(row(p, r) for p, r in results if r is not None)
-        os.replace(temporary, path)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise CannotSave(f"cannot write {path}: {e.strerror}") from e

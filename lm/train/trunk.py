@@ -6,7 +6,6 @@ ends with the same bits as if it had been trained from the beginning.
 """
 
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from lm.progress import say
 from lm.train import workdir as files
 from lm.train.checkpoint import Checkpoints
 from lm.train.state import TrainState
+from lm.whole_file import replacing
 
 FOLDER = "trunk"
 TAIL = 0.05  # train_loss is the mean over this last share of the steps
@@ -83,10 +83,8 @@ def take(
 
 
 def _copy(source: Path, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        shutil.copyfile(source, temporary)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            shutil.copyfile(source, temporary)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise CannotSave(f"cannot copy {source} to {path}: {e.strerror}") from e

@@ -16,6 +16,7 @@ from lm.data.tokenizer_json import without_text
 from lm.errors import BadInput, CannotSave
 from lm.progress import say
 from lm.train import changes
+from lm.whole_file import replacing
 
 PROVENANCE = "provenance"  # the key of config.json that is not config
 PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -43,15 +44,10 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file in one piece, and a line's end after it."""
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w") as f:
-            f.write(text + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            temporary.write_text(text + "\n")
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise CannotSave(f"cannot write {path}: {e.strerror}") from e
 
 
@@ -187,12 +183,10 @@ class MetricsFile:
         self._file = open(path, "a")
 
     def _keep(self, rows: Iterable[str]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
         try:
-            temporary.write_text("".join(rows))
-            os.replace(temporary, self._path)
+            with replacing(self._path) as temporary:
+                temporary.write_text("".join(rows))
         except OSError as e:
-            temporary.unlink(missing_ok=True)
             raise CannotSave(f"cannot write {self._path}: {e.strerror}") from e
 
     def write(self, row: dict[str, Any]) -> None:
