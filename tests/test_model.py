@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_model
 import pytest
+from scipy import special
 
 from lm import layout as layouts
 from lm.config import FFNS, MeshConfig, ModelConfig, OptimConfig
 from lm.loss import token_loss_sum
-from lm.model import norm, position, transformer
+from lm.model import ffn, norm, position, transformer
 from lm.model.spec import flatten
 from lm.optim.build import build as build_optimizer
 from lm.train import state as train_state
@@ -213,6 +214,14 @@ def test_norm_statistics_of_bfloat16_are_float32(kind):
         exact = exact - exact.mean(-1, keepdims=True)
     exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5)
     assert np.abs(np.asarray(got, np.float64) - exact).max() <= np.abs(exact).max() * 2**-8
+
+
+def test_gelu_and_its_written_out_derivative_equal_float64():
+    z = np.linspace(-8, 8, 4001)
+    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    value, slope = jax.jvp(ffn.gelu, (jnp.float32(z),), (jnp.ones(z.size, jnp.float32),))
+    np.testing.assert_allclose(value, z * special.ndtr(z), rtol=2e-5, atol=1e-9)
+    np.testing.assert_allclose(slope, special.ndtr(z) + z * density, rtol=0, atol=3e-7)
 
 
 @pytest.mark.parametrize("ffn", ["swiglu", "relu"])
