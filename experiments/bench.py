@@ -31,16 +31,16 @@ def main() -> None:
     from lm.config import freeze
     from lm.data.dataset import Batch
     from lm.layout import make_layout
-    from lm.model import transformer
     from lm.optim.build import build
     from lm.train import state as train_state
+    from lm.train.setup import model_of
     from lm.train.step import jit_step
 
     file = import_module(f"experiments.configs.bench_{_SHAPE.value.lower()}").get_config()
     file.precision.compute = _DTYPE.value
     c = freeze(file)
     layout = make_layout(c.mesh)
-    model = transformer.build(c.model, c.precision.compute, c.precision.reduce)
+    model = model_of(c)
     tx = build(c.optim, model.table)
     state = train_state.initial(model.table, tx, layout, c.seed)
     step = jit_step(c, model, tx, 1000, layout)

@@ -32,15 +32,13 @@ def main() -> int | None:
 
     from lm.data import tokenizer as tokenizers
     from lm.generate import generate
-    from lm.model import transformer
     from lm.train import checkpoint
+    from lm.train.setup import model_of
 
     config, params, spec = checkpoint.restore_params(Path(WORKDIR.value))
     tokenizer = tokenizers.from_spec(spec)
     prompt = tokenizer.encode((PROMPT.value or "").encode())
-    model = transformer.build(
-        config.model, config.precision.compute, product=config.precision.matmul
-    )
+    model = model_of(config)
     started = time.perf_counter()
     ids = generate(
         model, params, prompt[None], N_TOKENS.value, TEMPERATURE.value, TOP_K.value, SEED.value

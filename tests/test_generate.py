@@ -11,7 +11,7 @@ import pytest
 from test_model import V, random_params, tiny
 
 from experiments import generate as command
-from lm.config import Config, DataConfig
+from lm.config import Config, DataConfig, PipelineConfig
 from lm.data.tokenizer import Characters
 from lm.errors import BadInput
 from lm.generate import generate, sample
@@ -135,11 +135,17 @@ def test_what_cannot_be_generated_is_said(rope_model, bad, sentence):
 def test_the_command_writes_the_prompt_and_the_text(rope_model, monkeypatch, capsys):
     model, params = rope_model
     alphabet = Characters("abcdefghijklmnopqrstuvw")
-    config = Config(model=model.config, data=DataConfig(tokenizer="characters"))
+    # What an interleaved pipeline left: a checkpoint holds blocks in its parts.
+    saved = params | {"blocks": jax.tree.map(lambda w: w[:, None], params["blocks"])}
+    config = Config(
+        model=model.config,
+        data=DataConfig(tokenizer="characters"),
+        pipeline=PipelineConfig("interleaved", repeats=2),
+    )
     monkeypatch.setattr(
         checkpoint,
         "restore_params",
-        lambda workdir: (config, params, alphabet.spec) if workdir == Path("here") else None,
+        lambda workdir: (config, saved, alphabet.spec) if workdir == Path("here") else None,
         raising=False,
     )
     values = {"WORKDIR": "here", "PROMPT": "hello", "N_TOKENS": 9, "TEMPERATURE": 0.0}

@@ -45,15 +45,21 @@ def with_vocabulary(c: Config, tokenizer_size: int) -> Config:
     )
 
 
+def model_of(c: Config) -> transformer.Model:
+    """Returns the model of a config whose vocabulary size is filled in: the one that training,
+    generation and benchmarks run. float64 turns on JAX's wide types for the process."""
+    p = c.precision
+    if p.compute == "float64":
+        jax.config.update("jax_enable_x64", True)  # or JAX would make it float32
+    return transformer.build(c.model, p.compute, p.reduce, c.pipeline.repeats, p.matmul)
+
+
 def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> Run:
     """Returns the run's parts on this process's devices; raises BadInput where `check` does."""
     layout = layout or make_layout(c.mesh)
     check(c, layout)
-    p = c.precision
-    if p.compute == "float64":
-        jax.config.update("jax_enable_x64", True)  # or JAX would make it float32
-    model = transformer.build(c.model, p.compute, p.reduce, c.pipeline.repeats, p.matmul)
-    tx = build_optimizer(c.optim, model.table, p)
+    model = model_of(c)
+    tx = build_optimizer(c.optim, model.table, c.precision)
     return Run(c, dataset, layout, model, tx, budget.horizon(c))
 
 
