@@ -7,8 +7,14 @@ from lm.config_fields import (
     COMPUTE,
     FFNS,
     FUSED_ATTENTION,
+    MATMULS,
+    NORM_POSITIONS,
+    NORMS,
     OPTIMIZERS,
     PIPELINE_SCHEDULES,
+    POSITIONS,
+    ROPE_SCALINGS,
+    SCHEDULES,
     Config,
     OptimConfig,
 )
@@ -104,17 +110,17 @@ def check(c: Config) -> None:
         if not 0 <= value < 1:
             raise BadInput(f"{key} is {value}: it must be at least 0 and below 1")
     _choice("model.ffn", m.ffn, FFNS)
-    _choice("model.norm", m.norm, ("rmsnorm", "layernorm"))
-    _choice("model.norm_position", m.norm_position, ("pre", "post"))
-    _choice("model.position", m.position, ("rope", "sinusoidal", "learned", "none"))
-    _choice("model.rope_scaling", m.rope_scaling, ("none", "linear", "ntk", "yarn"))
+    _choice("model.norm", m.norm, NORMS)
+    _choice("model.norm_position", m.norm_position, NORM_POSITIONS)
+    _choice("model.position", m.position, POSITIONS)
+    _choice("model.rope_scaling", m.rope_scaling, ROPE_SCALINGS)
     _choice("model.attention", m.attention, ("blocked", "plain", *FUSED_ATTENTION))
     _choice("optim.optimizer", o.optimizer, OPTIMIZERS)
-    _choice("optim.schedule", o.schedule, ("cosine", "wsd", "rsqrt", "linear", "constant"))
+    _choice("optim.schedule", o.schedule, SCHEDULES)
     _choice("optim.on_nonfinite", o.on_nonfinite, ("stop", "skip"))
     _choice("optim.on_spike", o.on_spike, ("stop", "skip"))
     _choice("precision.compute", c.precision.compute, COMPUTE)
-    _choice("precision.matmul", c.precision.matmul, ("compute", "float8"))
+    _choice("precision.matmul", c.precision.matmul, MATMULS)
     _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
     _choice("data.packing", c.data.packing, ("concatenate", "best_fit"))
     _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)

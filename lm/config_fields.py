@@ -3,9 +3,15 @@
 from dataclasses import dataclass, field
 
 FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear", "relu", "gelu", "swish")
-GATED_FFNS = FFNS[:5]
+GATED_FFNS = ("swiglu", "geglu", "reglu", "glu", "bilinear")
+NORMS = ("rmsnorm", "layernorm")
+NORM_POSITIONS = ("pre", "post")
+POSITIONS = ("rope", "sinusoidal", "learned", "none")
+ROPE_SCALINGS = ("none", "linear", "ntk", "yarn")
 OPTIMIZERS = ("adamw", "adafactor", "lion", "muon", "sgd")
+SCHEDULES = ("cosine", "wsd", "rsqrt", "linear", "constant")
 COMPUTE = ("float32", "bfloat16", "float16", "float64")
+MATMULS = ("compute", "float8")
 PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 FUSED_ATTENTION = {"splash": "tpu", "cudnn": "gpu"}  # kernel -> platform it runs on
 BUDGETS = ("steps", "n_tokens", "flops", "tokens_per_param")

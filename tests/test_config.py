@@ -286,6 +286,25 @@ def test_every_check_says_what_is_wrong(fields, sentence):
     assert "\n" not in str(e.value)
 
 
+def test_every_name_that_is_allowed_has_its_entry():
+    """A new kind is an entry in its dict and its name: neither goes without the other."""
+    from lm import config_fields as names
+    from lm import precision
+    from lm.model import ffn
+    from lm.optim import build, schedules
+    from lm.pipeline import schedules as pipelines
+
+    for allowed, entries in (
+        (names.FFNS, ffn.ACTIVATIONS),
+        (names.OPTIMIZERS, build.OPTIMIZERS),
+        (names.SCHEDULES, schedules.SCHEDULES),
+        (names.PIPELINE_SCHEDULES, pipelines.SCHEDULES),
+        (names.MATMULS, precision.PRODUCTS),
+    ):
+        assert sorted(allowed) == sorted(entries)
+    assert set(names.GATED_FFNS) < set(names.FFNS)
+
+
 def test_what_the_checks_allow():
     assert freeze(changed(model_d_model=30, model_d_head=8)).model.head_dim == 8
     freeze(changed(model_position="none", model_d_head=5))
