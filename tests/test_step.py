@@ -8,11 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_model
 import pytest
+from jax.sharding import PartitionSpec as P
 from test_model import V, close, tiny
 
-from lm.config import Config, MeshConfig, OptimConfig, PrecisionConfig, TrainConfig
+from lm.config import (
+    Config,
+    MeshConfig,
+    OptimConfig,
+    PipelineConfig,
+    PrecisionConfig,
+    TrainConfig,
+)
 from lm.data.dataset import Batch
-from lm.layout import make_layout
+from lm.layout import DATA, make_layout
+from lm.layout import MODEL as MODEL_AXIS
 from lm.model import transformer
 from lm.model.spec import flatten
 from lm.optim.build import build as build_optimizer
@@ -23,6 +32,7 @@ from lm.train.step import (
     jit_step,
     make_gradients,
     make_step,
+    own_key,
 )
 
 ROWS, T = 64, 6
@@ -227,6 +237,34 @@ def test_bfloat16_compute_leaves_state_and_metrics_in_float32():
     assert jax.tree.map(lambda x: x.dtype, state) == jax.tree.map(lambda x: x.dtype, run.initial())
     batches = [batch(0).inputs, None, None]
     assert jax.eval_shape(run.model.hidden, state.params, *batches).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "mesh, pipeline",
+    [
+        (MeshConfig(2, 2), PipelineConfig()),
+        pytest.param(MeshConfig(2, 2, 2), PipelineConfig("1f1b", 1), marks=pytest.mark.layouts),
+    ],
+)
+def test_dropout_differs_between_devices(mesh, pipeline):
+    model = dataclasses.replace(MODEL, dropout=0.5, n_layers=mesh.pipe, n_kv_heads=2)
+    c = Config(model, train=TrainConfig(2, steps=1), mesh=mesh, pipeline=pipeline)
+    r = Run(c)
+    rows = Batch(*(np.broadcast_to(x[7:8], (2, T)) for x in batch(0)[:3]))
+    compute = jax.jit(make_gradients(r.model, c, r.layout))
+    params, key = r.initial().params, jax.random.key(0)
+
+    def loss(of: int) -> float:  # of one device's row alone: the rows are equal
+        weights = np.zeros((2, T), np.float32)
+        weights[of] = 1
+        with jax.set_mesh(r.layout.mesh):
+            return float(compute(params, rows._replace(weights=weights), key).loss)
+
+    assert loss(0) == loss(0) != loss(1)
+    names = (DATA, MODEL_AXIS)
+    bits = lambda key: jax.random.key_data(own_key(key))[None]
+    keys = r.layout.on_devices(bits, P(), P(names))(key)
+    assert len(np.unique(keys, axis=0)) == 4
 
 
 def test_dropout_differs_by_step_and_repeats_with_the_state():

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lm.collectives import reduced, total, varying
+from lm.collectives import axis_index, axis_size, reduced, total, varying
 from lm.config import Config
-from lm.layout import DATA, PIPE, Layout
+from lm.layout import DATA, MODEL, PIPE, Layout
 from lm.loss import Loss
 from lm.model import probe
 from lm.model.transformer import Model
@@ -81,7 +81,7 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
             args = (local, model.table, varying(params), batch, scale, key)
             loss, grads, norm = reproducible.gradients(*args)
         else:
-            loss, grads = local(varying(params), batch, scale, key)
+            loss, grads = local(varying(params), batch, scale, own_key(key))
             norm = None
             reduce = lambda g, spec: reduced(g, spec, model.reduce)
             grads = jax.tree.map(reduce, grads, specs)
@@ -109,6 +109,17 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
         return Gradients(*run(params, batch, key, loss_scale))
 
     return compute
+
+
+def own_key(key: jax.Array | None) -> jax.Array | None:
+    """Returns the dropout key of this device's rows and its part of the time; of one device, key.
+
+    A pipeline's stages hold other layers, whose keys differ by themselves.
+    """
+    for axis in (DATA, MODEL):
+        if key is not None and axis_size(axis) > 1:
+            key = jax.random.fold_in(key, axis_index(axis))
+    return key
 
 
 def pipeline_program(c: Config, layout: Layout) -> Program:
