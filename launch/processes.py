@@ -35,7 +35,8 @@ def run_together(command: Sequence[str], places: Sequence[Place], grace: float) 
     before = {s: signal.signal(s, lambda number, _: asked.append(number)) for s in SIGNALS}
     children: list[_Child] = []
     try:
-        children += [_Child(i, command, place) for i, place in enumerate(places)]
+        for i, place in enumerate(places):  # one by one: if one cannot start, the others are known
+            children.append(_Child(i, command, place))
         for child in children:
             child.listen()
         return _attend(children, asked, grace)

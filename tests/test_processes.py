@@ -36,6 +36,20 @@ if "waits" in what:
     time.sleep(600)
 """
 
+NO_SUCH_CORE = """
+import os, subprocess
+from launch.places import Place
+from launch.processes import run_together
+try:
+    run_together(["sleep", "60"], [Place(os.environ, None), Place(os.environ, (2**15,))], 1.0)
+except subprocess.SubprocessError:
+    print("refused")
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+
 
 @pytest.fixture
 def start(tmp_path):
@@ -78,6 +92,14 @@ def test_lines_have_the_number_of_their_process(start):
     assert process.returncode == 0, stderr
     assert [line[:6] for line in sorted(stdout.splitlines())] == ["[0] 0 ", "[1] 1 ", "[2] 2 "]
     assert sorted(stderr.splitlines()) == [f"[{i}] words of {i}" for i in range(3)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity here")
+def test_one_that_cannot_start_ends_those_before_it():
+    done = subprocess.run(
+        [sys.executable, "-c", NO_SUCH_CORE], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "refused\nno child is left\n", done.stderr
 
 
 def test_the_exit_code_is_that_of_the_first_to_fail(start):
