@@ -10,7 +10,7 @@ from launch.layouts import Choice, Layouts, choices
 from launch.paper import on_paper, topology_of
 from lm import chips
 from lm.config import Config, to_dict
-from lm.errors import BadInput
+from lm.errors import BadInput, CannotSave
 from lm.laws.figures import style
 from lm.progress import Progress
 
@@ -198,8 +198,8 @@ def figure(rows: Sequence[dict[str, Any]], chip: str) -> "Figure":
 
 
 def chart(rows: Sequence[dict[str, Any]], chip: str, path: Path) -> None:
-    """Writes the chart as a PNG; BadInput where the file cannot be written."""
+    """Writes the chart as a PNG; CannotSave where the file cannot be written."""
     try:
         figure(rows, chip).savefig(path, dpi=160, format="png")
     except OSError as e:
-        raise BadInput(f"{path} cannot be written ({e.strerror}): give another path") from e
+        raise CannotSave(f"cannot write {path}: {e.strerror or e}") from e
