@@ -17,7 +17,7 @@ from launch.topology import Machine
 from lm import budget
 from lm.device_order import n_slices, slice_of, slow_axis
 
-FUSED_ATTENTION = ("tpu_custom_call", "__cudnn$fmha")  # custom calls that attention can run in
+ATTENTION_CALLS = ("tpu_custom_call", "__cudnn$fmha")  # custom calls that attention can run in
 
 
 class Compiled(NamedTuple):
@@ -142,7 +142,7 @@ def _flops(c, kinds: list[Tally], busiest: Tally, n: int, step_tokens: int) -> d
     executed = sum(t.matmul_flops for t in kinds) / len(kinds) * n
     in_attention = sum(t.attention_flops for t in kinds) / len(kinds) * n
     # Attention is either in products under its scope or in kernels; else it cannot be told apart.
-    fused = any(name.startswith(FUSED_ATTENTION) for name in busiest.custom_calls)
+    fused = any(name.startswith(ATTENTION_CALLS) for name in busiest.custom_calls)
     kernels = attention if fused and not in_attention else 0.0
     told = bool(in_attention or kernels)
     outside, per_device = model - attention, busiest.matmul_flops - busiest.attention_flops
