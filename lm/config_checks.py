@@ -192,7 +192,7 @@ def check(c: Config) -> None:
                 f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
                 "devices that are left"
             )
-    _check_pipeline(c)
+    check_axes(c, c.mesh.model, c.mesh.pipe)
 
 
 def _check_optim(o: OptimConfig) -> None:
@@ -210,8 +210,10 @@ def _check_optim(o: OptimConfig) -> None:
             )
 
 
-def _check_pipeline(c: Config) -> None:
-    p, stages = c.pipeline, c.mesh.pipe
+def check_axes(c: Config, model_size: int, stages: int) -> None:
+    """Raises BadInput for settings that these axes do not allow: the config's, and once the devices
+    are known those of the mesh, where an axis of -1 has its number."""
+    p = c.pipeline
     if (p.repeats > 1) != (p.schedule == "interleaved"):
         raise BadInput(
             f"pipeline.repeats {p.repeats} with pipeline.schedule {p.schedule!r}: the interleaved "
@@ -222,9 +224,9 @@ def _check_pipeline(c: Config) -> None:
             f"model.n_layers {c.model.n_layers} is not divisible by mesh.pipe {stages} times "
             f"pipeline.repeats {p.repeats}: change one of them"
         )
-    if c.train.reproducible and (stages > 1 or c.mesh.model > 1 or c.train.accumulate > 1):
+    if c.train.reproducible and (stages > 1 or model_size > 1 or c.train.accumulate > 1):
         raise BadInput(
-            f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {c.mesh.model} "
+            f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {model_size} "
             f"and train.accumulate {c.train.accumulate} must be 1"
         )
     if c.train.reproducible and c.log.layer_norms:

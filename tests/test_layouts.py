@@ -241,6 +241,26 @@ def test_what_a_pipeline_cannot_do_is_refused_with_both_numbers(change, words):
         setup.build(freeze(to_dict(c)), None)
 
 
+@pytest.mark.parametrize(
+    "mesh, train, words",
+    [
+        (MeshConfig(2, pipe=-1), dict(accumulate=2), "train.accumulate 2 with mesh.pipe 4"),
+        (MeshConfig(4, pipe=-1), dict(reproducible=True), "mesh.pipe 2, mesh.model 1 and"),
+        (MeshConfig(4, model=-1), dict(reproducible=True), "mesh.pipe 1, mesh.model 2 and"),
+        (
+            MeshConfig(4),
+            dict(reproducible=True, batch_growth=((1000, 20),)),
+            "rows (train.batch_size, train.batch_growth), 20, must",
+        ),
+    ],
+)
+def test_rules_of_the_axes_hold_on_the_devices_that_are_there(mesh, train, words):
+    c = config(mesh, n_layers=4)
+    c = dataclasses.replace(c, train=dataclasses.replace(c.train, **train))
+    with pytest.raises(BadInput, match=re.escape(words)):
+        setup.build(freeze(to_dict(c)), None)
+
+
 def test_fewer_micro_batches_than_stages(one_device):
     pipeline = PipelineConfig("1f1b", 2)
     got = everything(MeshConfig(pipe=4), "tied", False, pipeline=pipeline, n_layers=4)

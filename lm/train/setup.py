@@ -7,6 +7,7 @@ import jax
 
 from lm import budget
 from lm.config import FUSED_ATTENTION, Config
+from lm.config_checks import check_axes
 from lm.data.build import Dataset
 from lm.data.build import build as build_data
 from lm.errors import BadInput
@@ -65,20 +66,24 @@ def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> R
 
 def check(c: Config, layout: Layout) -> None:
     """Raises BadInput where batches, sequences or the attention do not fit the layout."""
+    check_axes(c, layout.model_size, layout.stages)
     t = c.train
     name, parts = "train.accumulate", t.accumulate
     if layout.stages > 1:
         name, parts = "pipeline.microbatches", c.pipeline.microbatches
-    for rows in (t.batch_size, *(size for _, size in t.batch_growth)):
+    sizes = (t.batch_size, *(size for _, size in t.batch_growth))
+    for rows in sizes:
         if rows % (parts * layout.data_size):
             raise BadInput(
                 f"train.batch_size {rows} is not divisible by {name} {parts} times mesh.data "
                 f"{layout.data_size}: change one of them"
             )
-    if t.reproducible and (t.batch_size % VIRTUAL_SHARDS or VIRTUAL_SHARDS % layout.data_size):
+    uneven = [rows for rows in sizes if rows % VIRTUAL_SHARDS]
+    if t.reproducible and (uneven or VIRTUAL_SHARDS % layout.data_size):
         raise BadInput(
-            f"train.reproducible cuts a batch into {VIRTUAL_SHARDS} parts: train.batch_size "
-            f"{t.batch_size} must be a multiple of it and mesh.data {layout.data_size} divide it"
+            f"train.reproducible cuts a batch into {VIRTUAL_SHARDS} parts: its rows (train."
+            f"batch_size, train.batch_growth), {(uneven or sizes)[0]}, must be a multiple of it "
+            f"and mesh.data {layout.data_size} divide it"
         )
     if c.length % layout.model_size:
         raise BadInput(
