@@ -66,7 +66,7 @@ def test_law_json_has_what_the_contract_says(tmp_path):
     assert samples.shape == (60, 5)
     corrected = bias_corrected(samples[:, 0], law["params"]["E"])
     assert list(law["intervals"]["E"].values()) == pytest.approx(corrected, rel=1e-12)
-    assert not list((tmp_path / "out").glob("*.partial"))
+    assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
 def test_full_precision_survives_the_file(tmp_path):
@@ -120,6 +120,25 @@ def test_bad_input_from_the_command_line(tmp_path):
         (dict(test="kaplan_2020"), "kaplan_nd"),
         (dict(law="envelope"), "run_id"),
         (dict(law="bnsl", columns={"x": "flops"}, breaks=-1), "breaks"),
+        *(
+            (dict(law="isoflop", **{name: value}), f"method isoflop does not read --{name}")
+            for name, value in dict(
+                fix=("E=1",),
+                tie=("beta=alpha",),
+                bound=("E=0:2",),
+                weights="w",
+                strata="kind",
+                above=1e20,
+                test="chinchilla_2022",
+                leave_out="kind",
+                compare=("kaplan_nd",),
+                drop_outliers=True,
+                cluster="kind",
+            ).items()
+        ),
+        (dict(law="envelope", curve="akima"), "does not read --curve: .* --method=isoflop"),
+        (dict(law="envelope", tau=0.1), "--method=parametric or isoflop"),
+        (dict(curve="akima"), "method parametric does not read --curve"),
     ],
 )
 def test_wrong_settings_are_one_sentence(settings, words):
@@ -177,6 +196,16 @@ def test_isoflop_stands_beside_the_parametric_answer(tmp_path):
         Request(runs=frame(x, noisy(x, 1e-4)), law="isoflop", curve="akima", bootstrap=0)
     )
     assert akima["params"]["a"] == pytest.approx(0.452, abs=0.02)
+
+
+def test_samples_never_lie_beside_a_law_that_is_not_theirs(tmp_path):
+    content, samples = fit_table(Request(runs=runs(40), bootstrap=30, profile=False))
+    write_law(tmp_path, content, samples)
+    (tmp_path / "law.json").unlink()
+    (tmp_path / "law.json").mkdir()  # the next law cannot take its place
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_law(tmp_path, content, samples)
+    assert [p.name for p in tmp_path.iterdir()] == ["law.json"]
 
 
 def test_envelope_from_learning_curves():

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from lm.errors import BadInput
+from lm.laws.evidence import gather
 from lm.laws.forms import LAWS
 from lm.laws.isoflop import group_members, isoflop, surface_bias
+from lm.laws.request import Request, fit_table
 from lm.laws.runs import read_runs
 from tests.published_tables import TRUE, isoflops, noisy, path_of
 
@@ -131,3 +133,27 @@ def test_published_table():
     found = isoflop(runs)
     assert found.params["a"] == pytest.approx(0.49, abs=0.01)
     assert found.params["a"] + found.params["b"] == pytest.approx(1, abs=1e-9)
+
+
+def test_resampled_tables_without_a_frontier_are_said():
+    """Two budgets of three sizes: a draw that repeats a size leaves its budget without a curve."""
+    x = isoflops(2, 3)
+    found = isoflop(table(x, noisy(x, 0.003)), bootstrap=100)
+    lost = 100 - found.samples["a"].size
+    assert lost > 2
+    assert any(f"{lost} of 100 resampled tables had no minimum" in w for w in found.warnings)
+    x = isoflops(5, 15)
+    assert not any(
+        "resampled" in w for w in isoflop(table(x, noisy(x, 0.003)), "parabola", 30).warnings
+    )
+
+
+def test_the_minima_of_a_law_are_found_again_by_its_own_curve():
+    x = isoflops(5, 15)
+    frame = pd.DataFrame(
+        {"n_params": x["n"], "n_tokens": x["d"], "flops": x["flops"], "loss": noisy(x, 1e-4)}
+    )
+    for curve in ("parabola", "akima"):
+        content, _ = fit_table(Request(runs=frame, law="isoflop", curve=curve, bootstrap=0))
+        again = gather(content, frame).frontier
+        assert again.params == pytest.approx(content["params"], rel=1e-12), curve

@@ -134,7 +134,9 @@ def spoil(column, row, value):
         (spoil("n_params", 2, 0), {}, r"n_params is 0 in row 3, but must be positive"),
         (frame(), {"where": "size > 1"}, "where 'size > 1' cannot be evaluated"),
         (frame(), {"where": "n_params + 1"}, "not a yes or no"),
-        (frame(), {"where": "loss > 100"}, "no usable row"),
+        (frame(), {"where": "loss > 100"}, "no usable row .* row 1, for one: left out by where"),
+        (frame().assign(status="done"), {}, "no usable row .* row 1, for one: status is done"),
+        (frame()[:0], {}, "no usable row is left: the table is empty"),
         ("missing.csv", {}, "is not a file"),
     ],
 )

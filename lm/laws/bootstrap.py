@@ -19,6 +19,7 @@ Progress = Callable[[int], None]
 
 BLOCK = 1_000_000  # weights refitted in one go: bounds memory, and lets progress be seen
 PERCENTILES = (2.5, 10.0, 50.0, 90.0, 97.5)
+FAILED = 0.02  # share of refits without an answer above which a fit says so
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,16 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.theta)
+
+
+def failure_warning(failed: int, count: int) -> list[str]:
+    """Returns a sentence where more than FAILED of `count` resampled tables gave no answer."""
+    if failed <= FAILED * count:
+        return []
+    return [
+        f"{failed} of {count} resampled tables had no minimum: "
+        "the intervals leave them out and are too narrow"
+    ]
 
 
 def bias_corrected(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws.bootstrap import failure_warning
 from lm.laws.isoflop import Frontier, Group, budgets
 from lm.laws.runs import Runs
 
@@ -69,6 +70,9 @@ def envelope(
             "the envelope never passes through a size between the smallest and the largest: "
             "train more sizes, or longer"
         )
+    warnings = (
+        [] if len(points) > 2 else ["only two sizes lie on the envelope between the extremes"]
+    )
     samples: dict[str, Array] = {}
     if bootstrap:
         rng = np.random.default_rng(seed)
@@ -80,9 +84,7 @@ def envelope(
             if again is not None:
                 drawn.append(again)
         samples = {name: np.array([p[name] for p in drawn]) for name in params}
-    warnings = (
-        [] if len(points) > 2 else ["only two sizes lie on the envelope between the extremes"]
-    )
+        warnings += failure_warning(bootstrap - len(drawn), bootstrap)
     return Frontier(params, points, warnings, samples)
 
 

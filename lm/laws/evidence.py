@@ -148,7 +148,7 @@ def gather(content: Mapping[str, Any], table: Any, samples: Any = None) -> Evide
     if samples is not None and params:
         drawn = {str(c): v.to_numpy(np.float64) for c, v in load(samples).items()}
         drawn = drawn if set(law.names) <= set(drawn) and len(next(iter(drawn.values()))) else None
-    frontier, reason = minima(runs)
+    frontier, reason = minima(runs, str(content.get("curve") or "parabola"))
     return Evidence(frame, runs, used, law, params, drawn, content, frontier, reason)
 
 
@@ -162,12 +162,12 @@ def law_of(content: Mapping[str, Any]) -> Law:
     return LAWS[str(name)]
 
 
-def minima(runs: Runs) -> tuple[Frontier | None, str]:
+def minima(runs: Runs, curve: str = "parabola") -> tuple[Frontier | None, str]:
     """The IsoFLOP frontier of the runs, or None and the reason."""
     if not {"n", "d"} <= runs.x.keys():
         return None, "the law has no N and D"
     try:
-        return isoflop(runs), ""
+        return isoflop(runs, curve), ""
     except BadInput as e:
         return None, str(e)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws.bootstrap import failure_warning
 from lm.laws.runs import Runs
 
 Array = np.ndarray
@@ -102,6 +103,8 @@ def isoflop(
             f"a + b is {params['a'] + params['b']:.3f}, not 1: flops is not proportional to N D"
         )
     samples = _resample(runs, groups, curve, bootstrap, seed, progress) if bootstrap else {}
+    if samples:
+        warnings += failure_warning(bootstrap - samples["a"].size, bootstrap)
     return Frontier(params, groups, warnings, samples)
 
 

@@ -1,14 +1,14 @@
 """One fit from a table to the content of law.json: what experiments.fit and a sweep call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import Progress, Samples, bootstrap
+from lm.laws.bootstrap import Progress, Samples, bootstrap, failure_warning
 from lm.laws.checks import add_profiles, comparison, holdout, left_out, log_errors, test_of
 from lm.laws.envelope import envelope
 from lm.laws.fit import Fit, fit
@@ -21,6 +21,16 @@ from lm.laws.runs import Runs, read_runs
 
 METHODS = ("parametric", "isoflop", "envelope")
 OUTLIER = 6.0  # robust standard deviations from the fit
+# Fields that not every method reads: any other would leave them out of account.
+READ_BY = {
+    **dict.fromkeys(
+        ("strata", "fix", "tie", "bound", "weights", "drop_outliers", "above", "test", "leave_out",
+         "compare"), ("parametric",),
+    ),
+    **dict.fromkeys(("objective", "delta", "tau"), ("parametric", "isoflop")),
+    "cluster": ("parametric", "envelope"),
+    "curve": ("isoflop",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ def fit_table(
     `progress` is told how many resampled tables are done.
     """
     law, method = named(request.law, request.method, request.breaks)
+    _refuse_unread(request, method)
     if request.bootstrap < 0:
         raise BadInput(f"bootstrap is {request.bootstrap}, but must be zero or more")
     runs = read_runs(request.runs, law, request.columns, request.where)
@@ -82,6 +93,17 @@ def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
     if breaks < 0:
         raise BadInput(f"breaks is {breaks}, but must be zero or more")
     return (bnsl(breaks) if name == "bnsl" else LAWS[name]), method
+
+
+def _refuse_unread(request: Request, method: str) -> None:
+    """Raises BadInput for a setting that the method would leave out of account."""
+    for item in fields(Request):
+        readers = READ_BY.get(item.name, METHODS)
+        if method not in readers and getattr(request, item.name) != item.default:
+            raise BadInput(
+                f"method {method} does not read --{item.name}: leave it out, or give "
+                f"--method={' or '.join(readers)}"
+            )
 
 
 def parametric(
@@ -144,11 +166,8 @@ def parametric(
         content["comparison"] = comparison(laws, runs, **settings)
     if outliers:
         content["warnings"].append(outlier_warning(outliers, request.drop_outliers))
-    if samples is not None and samples.failed > 0.02 * request.bootstrap:
-        content["warnings"].append(
-            f"{samples.failed} of {request.bootstrap} resampled tables had no minimum: "
-            "the intervals leave them out and are too narrow"
-        )
+    if samples is not None:
+        content["warnings"] += failure_warning(samples.failed, request.bootstrap)
     return content, samples
 
 
@@ -176,7 +195,10 @@ def frontier(
     if method == "isoflop":
         content["curve"] = request.curve
         try:
-            beside = fit(law, runs.x, runs.y, objective=request.objective, delta=request.delta)
+            beside = fit(
+                law, runs.x, runs.y,
+                objective=request.objective, delta=request.delta, tau=request.tau,
+            )  # fmt: skip
         except BadInput as error:
             content["warnings"].append(f"no parametric answer beside it: {error}")
             return content, frontier_samples(found)

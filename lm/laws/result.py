@@ -1,7 +1,6 @@
 """law.json: everything a fit says, written whole or not at all, with bootstrap.csv beside it."""
 
 import json
-import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from lm.laws.fit import Fit
 from lm.laws.isoflop import Frontier
 from lm.laws.law import Law
 from lm.laws.runs import Runs
+from lm.whole_file import replacing
 
 Array = np.ndarray
 
@@ -155,23 +155,23 @@ def versions() -> dict[str, str]:
 
 
 def write_law(folder: str | Path, content: dict[str, Any], samples: Samples | None = None) -> Path:
-    """Writes bootstrap.csv (a row a sample, a column a parameter) and law.json; returns its path.
+    """Writes law.json and bootstrap.csv (a row a sample, a column a parameter); returns its path.
 
-    Full double precision. Raises BadInput where the folder cannot be written.
+    Full double precision. The samples come last and those of another fit go first, so that none
+    ever lie beside a law that is not theirs. Raises BadInput where the folder cannot be written.
     """
     folder = Path(folder)
     text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         table = folder / "bootstrap.csv"
+        table.unlink(missing_ok=True)
+        _replace(folder / "law.json", text)
         if samples is not None and len(samples):
             names = list(samples.params)
             rows = zip(*(samples.params[n].tolist() for n in names), strict=True)
             lines = [",".join(names), *(",".join(map(repr, row)) for row in rows)]
             _replace(table, "\n".join(lines) + "\n")
-        elif table.exists():
-            table.unlink()  # samples of another fit
-        _replace(folder / "law.json", text)
     except OSError as error:
         raise BadInput(
             f"{folder} cannot be written ({error.strerror}): give another --out"
@@ -180,12 +180,8 @@ def write_law(folder: str | Path, content: dict[str, Any], samples: Samples | No
 
 
 def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text)
 
 
 def _plain(value: Any) -> Any:

@@ -127,7 +127,8 @@ def read_runs(
             )
     excluded.sort(key=lambda item: item["row"])
     if not usable.any():
-        raise BadInput("no usable row is left: see the where filter and the missing values")
+        gone = [f"row {item['row']}, for one: {item['reason']}" for item in excluded]
+        raise BadInput(f"no usable row is left: {[*gone, 'the table is empty'][0]}")
     x = {role: v[usable] for role, v in values.items() if role != target}
     labels = {str(c): frame[c].to_numpy()[usable] for c in frame.columns}
     warnings = convention_warnings(x)
