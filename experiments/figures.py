@@ -42,6 +42,8 @@ def write(out: Path, law: Path | None = None, runs: Path | None = None) -> tuple
 def main() -> int | None:
     if not OUT.value:
         raise BadInput("no folder given: add --out=DIR for the figures")
+    if ABLATION.value and (RUNS.value or LAW.value):
+        raise BadInput("an ablation has no law: give --ablation alone, or --runs and --law")
     if bool(RUNS.value) != bool(LAW.value):
         lacking = "--runs, the table the law was fitted to" if LAW.value else "--law=DIR/law.json"
         raise BadInput(f"a law and its table come together: add {lacking}")

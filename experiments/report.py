@@ -3,9 +3,10 @@
   python -m experiments.report --workdir=runs/demo
 
 The answer comes first (N*, D*, tokens per parameter, loss with 80 % intervals), then the run that
-was predicted before it was trained, the IsoFLOP curves, the fitted surface, the constants, the loss
-curves, the table of all runs and the commands to repeat it. What the folder does not hold is said
-where it would have stood. The figures also go to DIR/figures as PNG and SVG.
+was predicted before it was trained, the IsoFLOP curves, the fitted surface, the constants and the
+laws this one was chosen among, the loss curves, the table of all runs and the commands to repeat
+it. Of an ablation the variants come first, in place of all that needs a law. What the folder does
+not hold is said where it would have stood. The figures also go to DIR/figures as PNG and SVG.
 """
 
 from pathlib import Path

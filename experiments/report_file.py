@@ -32,7 +32,7 @@ def write(workdir: Path) -> Path:
     drawn, undrawn = gallery.draw(gallery.FITTED, law) if law else ({}, {})
     if compared is not None:
         drawn["ablation"] = ablation.differences(compared)
-    if law is None and (found := sweep_folder.learning_curves(workdir / "runs")):
+    if law is None and (found := sweep_folder.learning_curves(workdir)):
         drawn["learning_curves"] = curves.learning_curves(found)
     pictures = {}
     for name, made in drawn.items():
@@ -47,6 +47,7 @@ def write(workdir: Path) -> Path:
             no_law=reason,
             plan=plan,
             ablation=compared,
+            validation=sweep_folder.json_object(workdir / "validation.json"),
             prediction=sweep_folder.json_object(workdir / "prediction.json"),
             figures=pictures,
             undrawn=undrawn,

@@ -3,9 +3,22 @@
     python -m experiments.sweep --config=experiments/configs/ladder_cpu.py --workdir=runs/ladder
 
 A sweep is a config file with get_sweep(), a list of {dotted field: value}. --dry_run prints the
-points without training. The folder gets runs.csv (a row a run), runs/<run_id>/ (a work folder of
-experiments.train each), law.json, plan.json (at 10 times the largest budget), figures/ and
-report.html. Running the same command again trains only what is missing or unfinished.
+points without training. Running the same command again trains only what is missing or unfinished.
+The folder gets:
+
+  sweep.json                this command and its runs
+  runs/<run_id>/            a work folder of experiments.train each
+  runs.csv                  a row a run
+  laws/<law>/               law.json and bootstrap.csv of each candidate, where there are runs
+                            enough to fit them
+  validation.json           how well each predicts the largest budget from the others
+  law.json, bootstrap.csv   the candidate that does it best
+  isoflop/                  the parabolas' answer, where budgets have minima
+  plan.json                 the best run of 10 times the largest budget, where the law has one
+  prediction.json, held_out.csv   a run that was predicted first, where the file names one
+  report.html, figures/     all of it to read
+
+What an earlier sweep left there of these and this one does not make is removed; its runs stay.
 
 A file with get_ablation(), a dict of variants (name -> {dotted field: value}, the first is the
 baseline) and seeds, trains each variant with each seed instead. It gets no law but ablation.json
@@ -13,7 +26,8 @@ and a table: means, standard errors and differences paired by seed. See
 experiments/configs/ablations.
 
 A file with get_held_out(), one such dict, names a larger run: its loss is predicted from the fitted
-law first, then it is trained, and prediction.json holds both.
+law first, then it is trained, and prediction.json holds both. That record stays when the command
+is run again with more points: it says what was known before.
 """
 
 import shlex
@@ -31,7 +45,10 @@ from lm.progress import say
 _WORKDIR = flags.DEFINE_string("workdir", None, "the sweep's folder; made if it is not there")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the points, their FLOPs and stop")
 _WORKERS = flags.DEFINE_integer(
-    "workers", None, "runs trained side by side; none: one a core", lower_bound=1
+    "workers",
+    None,
+    "runs trained side by side; none: one a core, or one in all where there is an accelerator",
+    lower_bound=1,
 )
 
 
@@ -48,45 +65,60 @@ def main() -> None:
     from lm.sweep.points import make_points
     from lm.train.workdir import make_folder, write_json
 
-    configs = [(p, source.config(p)) for p in source.points]
-    points = make_points(configs, groups=source.groups)
-    held_out = None
-    if source.held_out:
-        held_out = make_points([(source.held_out, source.config(source.held_out))])[0]
-    _print_points(points, held_out)
+    wanted = [*source.points, *([] if source.held_out is None else [source.held_out])]
+    points = make_points([(p, source.config(p)) for p in wanted], groups=source.groups)
+    held_out = None if source.held_out is None else points.pop()
+    why_no_law = "" if source.groups else answer.why_no_law(points, held_out)
+    _print_points(points, held_out, why_no_law)
     if _DRY_RUN.value:
         return
     workdir = Path(_WORKDIR.value or "")
     runs, csv = workdir / "runs", workdir / "runs.csv"
     make_folder(runs)
     command = shlex.join(["python", "-m", "experiments.sweep", *sys.argv[1:]])
-    write_json(workdir / "sweep.json", {"command": command, "runs": [p.run_id for p in points]})
+    listed = {"runs": [p.run_id for p in points], "held_out": held_out and held_out.run_id}
+    write_json(workdir / "sweep.json", {"command": command, **listed})
     table.write(points, runs, csv)
-    workers = _WORKERS.value or len(pool.cores())
     collect = lambda _: table.write(points, runs, csv)
-    pool.train_all(points, runs, workers, collect, "sweep")
+    pool.train_all(points, runs, _WORKERS.value or pool.default_workers(), collect, "sweep")
     collect(None)
+    answer.clear(workdir, held_out)
     if source.groups:
         return _compare(points, workdir)
-    if held_out is None and len({budget.n_params(p.config.model) for p in points}) == 1:
-        say("no law of N and D: every run has the same size; runs.csv has their losses")
+    try:
+        if why_no_law:
+            raise BadInput(why_no_law)
+        known = answer.fit(workdir)
+    except BadInput as e:  # the runs are trained and their table is an answer too
+        untrained = "; the held-out run cannot be predicted and is not trained" if held_out else ""
+        say(f"no law: {e}{untrained}")
         return _finish(None, None, workdir)
-    known = answer.fit(workdir)
-    if held_out is not None:
-        prediction = answer.predict(known, held_out, points)
-        if table.result_of(held_out, runs) is None:
-            say(f"before training: {_said(prediction)}")
-            write_json(workdir / "prediction.json", prediction)
-        pool.train_all([held_out], runs, 1, lambda _: None, "held-out run")
-        prediction = answer.check(prediction, held_out, points, runs)
-        write_json(workdir / "prediction.json", prediction)
-        table.write([held_out], runs, workdir / "held_out.csv")
+    prediction = _predicted(known, held_out, points, workdir) if held_out else None
     try:
         plan = answer.plan(known, points, workdir)
     except BadInput as e:  # a law without an optimum is an answer too: the report shows why
         say(f"no plan: {e}")
         plan = None
-    _finish(plan, prediction if held_out else None, workdir)
+    _finish(plan, prediction, workdir)
+
+
+def _predicted(known: Any, held_out: Any, points: list[Any], workdir: Path) -> dict[str, Any]:
+    """Predicts the held-out run, trains it, and returns what prediction.json then holds."""
+    from lm.sweep import answer, pool, table
+    from lm.train.workdir import write_json
+
+    runs = workdir / "runs"
+    prediction = answer.predict(known, held_out, points, workdir)
+    if table.result_of(held_out, runs) is None:
+        say(f"before training: {_said(prediction)}")
+        write_json(workdir / "prediction.json", prediction)
+    else:  # what was said before its loss was known counts, not what the law says now
+        prediction = answer.recorded(workdir, held_out) or prediction | {"after_training": True}
+    pool.train_all([held_out], runs, 1, lambda _: None, "held-out run")
+    prediction = answer.check(prediction, held_out, points, runs)
+    write_json(workdir / "prediction.json", prediction)
+    table.write([held_out], runs, workdir / "held_out.csv")
+    return prediction
 
 
 def _compare(points: list[Any], workdir: Path) -> None:
@@ -110,7 +142,7 @@ def _said(p: dict[str, Any]) -> str:
     )
 
 
-def _print_points(points: list[Any], held_out: Any) -> None:
+def _print_points(points: list[Any], held_out: Any, why_no_law: str) -> None:
     print(f"{'run_id':34} {'n_params':>10} {'n_tokens':>14} {'steps':>8} {'flops':>10}")
     for p in [*points, *([held_out] if held_out else [])]:
         h = p.horizon
@@ -119,6 +151,8 @@ def _print_points(points: list[Any], held_out: Any) -> None:
         print(f"{p.run_id:34} {size:10,} {h.n_tokens:14,} {h.steps:8,} {h.flops:10.3g}{note}")
     total = sum(p.horizon.flops for p in [*points, *([held_out] if held_out else [])])
     print(f"{len(points)} runs to fit, {total:.3g} FLOPs in all", flush=True)
+    if why_no_law:
+        print(f"No law will come of them: {why_no_law}.", flush=True)
     from lm.sweep.pool import shared_flops
 
     shared = shared_flops(points)
@@ -135,7 +169,8 @@ def _finish(plan: dict[str, Any] | None, prediction: dict[str, Any] | None, work
         write_json(workdir / "plan.json", plan)
         print(plan_text(plan))
     if prediction:
-        print(f"predicted before training: {_said(prediction)}")
+        when = "after" if prediction.get("after_training") else "before"
+        print(f"predicted {when} training: {_said(prediction)}")
     if prediction and prediction["measured"]:
         print(
             f"measured: {prediction['measured']:.4f}, error {prediction['error']:.2%}; repeating "

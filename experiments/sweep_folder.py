@@ -1,11 +1,12 @@
 """What lies in a sweep's folder, read for figures and reports; parts may be missing.
 
-runs.csv, law.json, bootstrap.csv, isoflop/, plan.json, prediction.json, held_out.csv, sweep.json
-and the work folder of each run under runs/.
+runs.csv, law.json, bootstrap.csv, validation.json, isoflop/, plan.json, prediction.json,
+held_out.csv, sweep.json and the work folder of each run under runs/.
 """
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,32 @@ def material(law: Path, runs: Any) -> Material:
     minima = table(folder / "isoflop" / "bootstrap.csv")
     return Material(
         evidence,
-        learning_curves(folder / "runs"),
+        learning_curves(folder),
         json_object(folder / "plan.json"),
         json_object(folder / "prediction.json"),
         None if minima is None else {str(k): v.to_numpy(np.float64) for k, v in minima.items()},
     )
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """Returns the work folders of the sweep's runs, the held-out one too: those that sweep.json
+    lists, since runs of an earlier sweep may lie beside them; all of them where it lists none."""
+    found = sorted(p for p in folder.glob("runs/*") if p.is_dir())
+    sweep = json_object(folder / "sweep.json") or {}
+    if not sweep.get("runs"):
+        return found
+    listed = {*sweep["runs"], sweep.get("held_out")}
+    return [p for p in found if p.name in listed]
+
+
 def learning_curves(folder: Path) -> list[LearningCurve]:
-    """Returns the curve of every run whose folder holds result.json and metrics.jsonl."""
+    """Returns the curve of every run of the sweep whose folder holds result.json and
+    metrics.jsonl."""
     curves = []
-    for path in sorted(folder.glob("*/metrics.jsonl")):
+    for run in run_folders(folder):
+        path = run / "metrics.jsonl"
+        if not path.is_file():
+            continue
         result = json_object(path.with_name("result.json"))
         if result is None:
             continue
@@ -111,17 +127,23 @@ def commands(folder: Path) -> list[tuple[str, str]]:
             continue  # whoever needs the file says so
         if command:
             found.append((what, str(command)))
-    first = min(folder.glob("runs/*/config.json"), default=None)
+    saved = (run / "config.json" for run in run_folders(folder))
+    first = next((path for path in saved if path.is_file()), None)
     if first is not None:
         found.append((
             "Train one run again, from its saved config:",
-            f"python -m experiments.train --config={first} --workdir=runs/again",
+            _line("train", config=first, workdir="runs/again"),
         ))  # fmt: skip
     if (folder / "runs.csv").is_file() and (folder / "law.json").is_file():
         found.append((
             "Draw the figures:",
-            f"python -m experiments.figures --runs={folder / 'runs.csv'} "
-            f"--law={folder / 'law.json'} --out={folder / 'figures'}",
+            _line("figures", runs=folder / "runs.csv", law=folder / "law.json",
+                  out=folder / "figures"),
         ))  # fmt: skip
-    found.append(("Write this page:", f"python -m experiments.report --workdir={folder}"))
+    found.append(("Write this page:", _line("report", workdir=folder)))
     return found
+
+
+def _line(entry: str, **flags: Any) -> str:
+    given = (f"--{name}={value}" for name, value in flags.items())
+    return shlex.join(["python", "-m", f"experiments.{entry}", *given])

@@ -1,4 +1,4 @@
-"""Counting: parameters, FLOPs and bytes of a model; tokens, steps and FLOPs of a run.
+"""Counting: parameters and FLOPs of a model; tokens, steps and FLOPs of a run.
 
 The one home of these definitions. Imports the config and nothing heavy, because lm/laws uses it.
 
@@ -56,12 +56,6 @@ def forward_matmul_flops(m: ModelConfig, length: int, full_attention: bool = Fal
 def flops_per_token(m: ModelConfig, length: int, full_attention: bool = False) -> float:
     """Returns training FLOPs per token, forward and backward."""
     return 3.0 * forward_matmul_flops(m, length, full_attention)
-
-
-def state_bytes(m: ModelConfig) -> int:
-    """Returns bytes of fp32 master weights and Adam's two moments, padding included."""
-    padding = m.padded_vocab - _vocab(m)
-    return 12 * (n_params(m) + padding * m.d_model * (1 if m.tie_embeddings else 2))
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,10 @@ def test_means_and_paired_differences_are_those_of_the_t_test(folder):
     assert d["stderr"] < 0.1 * fresh["stderr"] and d["interval_95"][0] > 0
     assert later["difference"]["n"] == 2 and later["losses"].keys() == {"0", "1"}
     rows = pd.read_csv(out / "runs.csv")
+    head = (out / "runs.csv").read_text().splitlines()[0].split(",")
+    assert len(set(head)) == len(head) and head[-1] == "optim.staleness"  # one column named seed
+    assert list(rows["seed"]) == [s for _ in VARIANTS for s in SEEDS]
+    assert later["settings"] == {"optim.staleness": 9}
     assert list(rows["group"]) == [name for name in VARIANTS for _ in SEEDS]
     said = ablation.text(found)
     assert said.splitlines()[1].startswith("fresh") and "left out, it diverged: later-s5" in said

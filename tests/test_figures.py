@@ -116,6 +116,19 @@ def test_the_ledger_of_a_table_counts_as_the_table_does_and_is_optimal():
                            rtol=0.02)  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_law_without_an_optimum_is_not_drawn_and_takes_nothing_with_it(name, material):
+    """The law of a fit whose exponent ended on its bound."""
+    from dataclasses import replace
+
+    params = material.evidence.params | {name: 0.0}
+    flat = gallery.Material(replace(material.evidence, params=params))
+    wanted = {k: gallery.FITTED[k] for k in ("surface", "frontier")}
+    drawn, undrawn = gallery.draw(wanted, flat)
+    assert not drawn
+    assert set(undrawn.values()) == {"the law has no optimum at these budgets"}
+
+
 def test_frontier_bands_reach_the_plan_and_are_dotted_beyond_the_runs(material):
     drawn = gallery.frontier_bands(material)
     largest = material.evidence.runs.x["flops"].max()

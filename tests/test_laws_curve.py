@@ -69,7 +69,8 @@ def test_predictions_say_whether_they_extrapolate():
     corner = {"n": x["n"].max(), "d": x["d"].max()}  # each seen, never together
     beyond = {"n": 10 * x["n"].max(), "d": x["d"].max()}
     points = {r: np.array([middle[r], corner[r], beyond[r]]) for r in ("n", "d")}
-    made = predict(found, samples, points)
+    y = found.problem.y
+    made = predict(found.law, found.params, samples.params, x, y, points)
     assert made.kind == ["interpolation", "extrapolation", "extrapolation"]
     assert made.factor[0] == 1.0 and made.factor[2] >= 10
     truth = LAWS["chinchilla"].predict(TRUE, points)

@@ -3,21 +3,24 @@
 import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from experiments import report_file
+from experiments import report_file, sweep_folder
 from lm.errors import BadInput
 from lm.laws import report_page
 from lm.laws.figures import gallery
 from lm.laws.forms import LAWS
-from lm.laws.report import Contents
+from lm.laws.report import Contents, constants
 from lm.laws.report import report as page_of
+from lm.laws.report_answer import answer
 from tests import fake_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -175,6 +178,66 @@ def test_a_missing_part_is_said_plainly(missing, said, folder, tmp_path, monkeyp
     gone = copy / missing
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     assert said in shown(report_file.write(copy).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("measured", [{"measured": None, "error": None}, {}])
+def test_a_held_out_run_without_a_loss_leaves_the_page_whole(
+    measured, folder, tmp_path, monkeypatch
+):
+    """It diverged (null), or is not trained yet (no key)."""
+    few = {"predicted_measured": gallery.FITTED["predicted_measured"]}
+    monkeypatch.setattr(gallery, "FITTED", few)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    held = json.loads((copy / "prediction.json").read_text())
+    held = {k: v for k, v in held.items() if k not in ("measured", "error")} | measured
+    (copy / "prediction.json").write_text(json.dumps(held))
+    page = report_file.write(copy).read_text(encoding="utf-8")
+    assert "has no measured loss yet" in shown(page)
+    assert (copy / "figures" / "predicted_measured.svg").is_file()
+
+
+def test_served_and_unique_tokens_are_said_and_training_alone_is_compared():
+    quantity = lambda v: {"value": v, "interval_80": None}
+    plan = {k: quantity(v) for k, v in (("n", 1e9), ("d", 2e10), ("tokens_per_param", 20.0),
+            ("loss", 2.0), ("flops", 5e20), ("flops_training", 2e20), ("flops_serving", 3e20),
+            ("epochs", 4.0))}  # fmt: skip
+    plan |= {"served_tokens": 1e12, "unique_tokens": 5e9}
+    words = shown(f"<div>{answer(plan, 1e20)}</div>")
+    assert "training and serving FLOPs" in words and "2 times the largest fitted run" in words
+    assert "Training takes 2×1020 FLOPs of them" in words and "4 epochs" in words
+    plain = {k: v for k, v in plan.items() if "served" not in k and "unique" not in k}
+    words = shown(f"<div>{answer(plain, 1e20)}</div>")
+    assert "budget, training FLOPs" in words and "5 times the largest fitted run" in words
+    assert "serving" not in words and "epochs" not in words
+
+
+def test_the_laws_that_a_law_was_chosen_among_are_said(folder):
+    law = Contents(
+        "t", evidence=sweep_folder.material(folder / "law.json", folder / "runs.csv").evidence
+    )
+    errors = {"chinchilla": 0.021, "kaplan_nd": 0.034}
+    found = {"chosen": "chinchilla", "largest_budget_error": errors}
+    words = lambda c: shown(f"<div>{constants(c)}</div>").replace("\xa0", " ")
+    assert "Chosen among chinchilla (2.1 %), kaplan_nd (3.4 %) by error" in words(
+        replace(law, validation=found)
+    )
+    few = replace(law, validation=found | {"largest_budget_error": dict.fromkeys(errors)})
+    assert "Not validated: there are too few runs" in words(few)
+    assert "Nothing was validated" in words(law)
+    assert "Nothing was validated" in words(replace(law, validation=found | {"chosen": "joint"}))
+
+
+def test_runs_of_an_earlier_sweep_are_not_drawn(folder, tmp_path):
+    copy = tmp_path / "a b"
+    shutil.copytree(folder, copy)
+    names = sorted(p.name for p in (copy / "runs").iterdir())
+    listed = {"command": "x", "runs": names[:3], "held_out": names[5]}
+    (copy / "sweep.json").write_text(json.dumps(listed))
+    drawn = [c.run_id for c in sweep_folder.learning_curves(copy)]
+    assert drawn == [*names[:3], names[5]]
+    again = next(c for what, c in sweep_folder.commands(copy) if "Train one" in what)
+    assert shlex.split(again)[3] == f"--config={copy}/runs/{names[0]}/config.json"
 
 
 def test_a_broken_law_does_not_take_the_page_with_it(folder, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pandas as pd
 import pytest
 
 from lm.laws.forms import LAWS
-from lm.sweep import answer
+from lm.laws.runs import read_runs
+from lm.sweep import answer, pool
 
 ROOT = Path(__file__).parents[1]
 
@@ -115,6 +117,9 @@ def test_answer_is_complete(finished):
     prediction = json.loads((workdir / "prediction.json").read_text())
     validation = json.loads((workdir / "validation.json").read_text())
     assert law["law"] == validation["chosen"] and law["n_runs"] == 6
+    low, high = prediction["interval_80"]
+    law_low, law_high = prediction["law_interval_80"]
+    assert high - low > law_high - law_low > 0  # one run scatters around the law
     assert {p.name for p in (workdir / "laws").iterdir()} == set(answer.CANDIDATES)
     assert plan["flops"]["value"] == 10 * 2e8
     assert plan["convention"] == "exact"
@@ -150,6 +155,28 @@ def test_law_that_predicts_the_largest_budget_best_is_chosen(tmp_path):
         assert validation["largest_budget_error"][other] > 1e-4
 
 
+def test_the_largest_budget_is_that_of_the_groups_or_of_flops():
+    flops = np.array([1e8, 1e8, 2.5e8, 2e8, 2e8])  # a small batch's run overshoots by little
+    frame = pd.DataFrame({"n_params": [1e3, 2e3, 1e3, 2e3, 3e3], "n_tokens": 1e5, "loss": 2.0,
+                          "flops": flops})  # fmt: skip
+
+    def of(group):
+        return answer.largest_budget(read_runs(frame.assign(group=group), LAWS["chinchilla"]))
+
+    assert of([1e8, 1e8, 2e8, 2e8, 2e8]).tolist() == [False, False, True, True, True]
+    assert of([f"r00{i}" for i in range(5)]).tolist() == [False, False, True, False, False]
+
+
+def test_workers_have_equal_shares_and_share_no_accelerator(monkeypatch):
+    assert pool.shares([0, 1, 2, 3], 2) == [[0, 2], [1, 3]]
+    assert pool.shares([4, 5, 6], 2) == [[4], [5]]
+    assert pool.shares([4, 5], 3) == [[4], [5], [4]]
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert pool.default_workers() == len(pool.cores())
+    monkeypatch.delenv("JAX_PLATFORMS")
+    assert pool.default_workers() == 1
+
+
 def test_stopped_sweep_saves(tmp_path):
     workdir, config = tmp_path / "run", tmp_path / "long.py"
     config.write_text(SWEEP.replace("(1e8, 2e8)", "(3e10, 6e10)"))
@@ -175,16 +202,43 @@ def test_stopped_sweep_saves(tmp_path):
 def test_again_trains_only_what_is_missing(config, finished):
     workdir, _ = finished
     before = {p: p.stat().st_mtime_ns for p in workdir.glob("runs/*/result.json")}
-    missing = sorted(before)[2]
+    fitted = {r["run_id"] for r in rows(workdir)}
+    missing = sorted(p for p in before if p.parent.name in fitted)[2]
     loss = json.loads(missing.read_text())["eval_loss"]
-    table = (workdir / "runs.csv").read_text()
-    missing.unlink()
+    saved = lambda: json.loads((missing.parent / "config.json").read_text())["provenance"]
+    table, cores = (workdir / "runs.csv").read_text(), saved()["cores"]
+    shutil.rmtree(missing.parent)
+    said = json.loads((workdir / "prediction.json").read_text()) | {"predicted": 2.5}
+    (workdir / "prediction.json").write_text(json.dumps(said))
+    (workdir / "ablation.json").write_text("{}")  # of an earlier sweep in this folder
     done = sweep(config, workdir)
     assert done.returncode == 0, done.stderr
     after = {p: p.stat().st_mtime_ns for p in workdir.glob("runs/*/result.json")}
     assert {p for p in after if after[p] != before[p]} == {missing}
     assert json.loads(missing.read_text())["eval_loss"] == loss
+    assert saved()["cores"] == cores  # the last run of a sweep has no more of them than the first
     assert (workdir / "runs.csv").read_text() == table
+    # What was said before the held-out run ended stays, whatever the law says by now.
+    kept = json.loads((workdir / "prediction.json").read_text())
+    assert kept["predicted"] == 2.5 and kept["measured"] == said["measured"]
+    assert kept["error"] == pytest.approx(abs(2.5 / said["measured"] - 1))
+    assert not (workdir / "ablation.json").exists()
+
+
+def test_runs_too_few_for_a_law_are_tabled_and_nothing_old_is_taken_for_theirs(finished, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    few = tmp_path / "few.py"
+    few.write_text(SWEEP.split("def get_held_out")[0].replace("(1e8, 2e8)", "(1e8,)"))
+    done = sweep(few, workdir)
+    assert done.returncode == 0, done.stderr
+    assert "no law: a law needs 6 runs" in done.stderr and "No law will come" in done.stdout
+    assert len(rows(workdir)) == 3
+    for name in ("law.json", "bootstrap.csv", "plan.json", "prediction.json", "held_out.csv",
+                 "validation.json", "isoflop/law.json", "laws/chinchilla/law.json"):  # fmt: skip
+        assert not (workdir / name).exists(), name
+    assert "There is no plan.json" in (workdir / "report.html").read_text()
+    assert len(list((workdir / "runs").iterdir())) == 7  # runs are not results: they stay
 
 
 def test_mistakes_are_told(config, tmp_path):
@@ -199,3 +253,6 @@ def test_mistakes_are_told(config, tmp_path):
     twice.write_text(SWEEP.replace("(8, 16, 32)", "(8, 16, 16)"))
     done = sweep(twice, tmp_path / "c")
     assert done.returncode == 2 and "same run" in done.stderr
+    twice.write_text(SWEEP.replace("point(7e8, 24)", "point(2e8, 16)"))
+    done = sweep(twice, tmp_path / "c")
+    assert done.returncode == 2 and "points 4 and 6 of the sweep are the same run" in done.stderr

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lm.laws.bootstrap import PERCENTILES, Samples
-from lm.laws.fit import Fit
+from lm.laws.bootstrap import PERCENTILES
+from lm.laws.law import Law
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predictions at m points: loss (m,), quantiles of the law and of a single run (m, levels).
+    """Predictions at m points: loss (m,), quantiles of the law and of a single run (m, levels),
+    None where the law has no samples.
 
     kind: "interpolation" where every input lies within the fitted range, else "extrapolation";
     factor (m,) is how far outside the furthest input lies (1 inside).
@@ -21,39 +23,47 @@ class Prediction:
 
     loss: Array
     levels: tuple[float, ...]
-    law_quantiles: Array
-    run_quantiles: Array
+    law_quantiles: Array | None
+    run_quantiles: Array | None
     kind: list[str]
     factor: Array
 
 
 def predict(
-    fit: Fit,
-    samples: Samples,
-    x: Mapping[str, Array],
+    law: Law,
+    params: Mapping[str, float],
+    samples: Mapping[str, Array] | None,
+    fitted: Mapping[str, Array],
+    y: Array,
+    x: Mapping[str, Any],
     levels: tuple[float, ...] = PERCENTILES,
     seed: int = 0,
 ) -> Prediction:
-    """Loss at x (role -> (m,), natural units) with percentiles.
+    """Loss at x (role -> (m,), natural units) with percentiles, of a law fitted to y (n,) at
+    `fitted` (role -> (n,)); samples: name -> (samples,).
 
     law_quantiles hold only the uncertainty of the parameters; run_quantiles add the scatter of
     single runs around the law, drawn from the residuals of the fit.
     """
-    points = {role: np.atleast_1d(np.asarray(x[role], dtype=np.float64)) for role in fit.law.inputs}
-    loss = fit.predict(points)
-    curves = fit.law.predict(samples.params, points)
-    relative = fit.law.target == "loss"
-    fitted = fit.predict(fit.problem.x)
-    scatter = np.log(fit.problem.y) - np.log(fitted) if relative else fit.problem.y - fitted
-    freedom = scatter.size / max(scatter.size - fit.theta.shape[1], 1)
-    drawn = np.random.default_rng(seed).choice(scatter, curves.shape) * np.sqrt(freedom)
-    runs = curves * np.exp(drawn) if relative else curves + drawn
-    factor = outside(fit.problem.x, points)
+    points = {role: np.atleast_1d(np.asarray(x[role], dtype=np.float64)) for role in law.inputs}
+    fitted = {role: fitted[role] for role in law.inputs}
+    factor = outside(fitted, points)
+    law_quantiles = run_quantiles = None
+    if samples is not None:
+        curves = law.predict(samples, points)
+        relative = law.target == "loss"
+        expected = law.predict(params, fitted)
+        scatter = np.log(y) - np.log(expected) if relative else y - expected
+        freedom = scatter.size / max(scatter.size - len(law.names), 1)
+        drawn = np.random.default_rng(seed).choice(scatter, curves.shape) * np.sqrt(freedom)
+        runs = curves * np.exp(drawn) if relative else curves + drawn
+        law_quantiles = np.percentile(curves, levels, axis=0).T
+        run_quantiles = np.percentile(runs, levels, axis=0).T
     return Prediction(
-        loss=loss,
+        loss=law.predict(params, points),
         levels=levels,
-        law_quantiles=np.percentile(curves, levels, axis=0).T,
-        run_quantiles=np.percentile(runs, levels, axis=0).T,
+        law_quantiles=law_quantiles,
+        run_quantiles=run_quantiles,
         kind=["interpolation" if f == 1.0 else "extrapolation" for f in factor],
         factor=factor,
     )

@@ -4,7 +4,7 @@
 where it would have stood. The page opens from disk and asks for nothing outside itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from lm.laws.evidence import Evidence
 from lm.laws.figures.style import svg_inline
 from lm.laws.isoflop import Frontier
 from lm.laws.report_ablation import variants_table
+from lm.laws.report_answer import answer, interval_of
 from lm.laws.report_runs import runs_table
 
 WIDE = 6.5  # inches: a wider figure scrolls on a small screen instead of shrinking to nothing
@@ -25,7 +26,8 @@ class Contents:
     frame: the table of runs; held_out: rows of runs that no fit saw. evidence: law and runs, or
     None with `no_law` the reason. figures: SVG documents by the names of
     lm/laws/figures/gallery.py; ablation: what lm/sweep/ablation.py found; undrawn: name -> reason.
-    commands: (what it does, command line).
+    validation: how well the candidates predicted the largest budget. commands: (what it does,
+    command line).
     """
 
     title: str
@@ -36,6 +38,7 @@ class Contents:
     plan: Mapping[str, Any] | None = None
     prediction: Mapping[str, Any] | None = None
     ablation: Mapping[str, Any] | None = None
+    validation: Mapping[str, Any] | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
     undrawn: Mapping[str, str] = field(default_factory=dict)
     commands: Sequence[tuple[str, str]] = ()
@@ -53,10 +56,11 @@ def report(c: Contents) -> str:
                 ("repeat", "Commands to repeat this", repeat(c)),
             ],
         )
+    largest = c.evidence.content.get("largest_flops") if c.evidence else None
     return p.page(
         c.title,
         [
-            ("answer", "", answer(c)),
+            ("answer", "", answer(c.plan, largest)),
             ("check", "Was the law right? A run predicted before training", check(c)),
             ("isoflop", "IsoFLOP curves", isoflop(c)),
             ("surface", "The fitted law and where it is best", surface(c)),
@@ -65,71 +69,6 @@ def report(c: Contents) -> str:
             ("runs", "Table of runs", runs(c)),
             ("repeat", "Commands to repeat this", repeat(c)),
         ],
-    )
-
-
-def answer(c: Contents) -> str:
-    """N*, D*, tokens per parameter and loss for the budget, with 80 % intervals."""
-    plan = c.plan
-    if plan is None:
-        return p.missing(
-            "There is no plan.json, so there is no answer yet: run experiments.plan "
-            "--law=DIR/law.json --flops=BUDGET --out=DIR"
-        )
-    flops = plan["flops"]["value"]
-    asked = "compute_optimal" not in plan
-    head = (
-        f"To spend {p.power(flops)} FLOPs best, train {p.count(plan['n']['value'])} parameters on "
-        f"{p.count(plan['d']['value'])} tokens."
-        if asked else
-        f"{p.count(plan['n']['value'])} parameters trained on {p.count(plan['d']['value'])} "
-        f"tokens, {p.power(flops)} FLOPs."
-    )  # fmt: skip
-    star = "*" if asked else ""
-    boxes = [
-        ("budget, training FLOPs", p.power(flops), _beyond(c, flops)),
-        (f"parameters N{star}", p.count(plan["n"]["value"]), _interval(plan["n"], p.count)),
-        (f"training tokens D{star}", p.count(plan["d"]["value"]), _interval(plan["d"], p.count)),
-        ("tokens per parameter", p.count(plan["tokens_per_param"]["value"]),
-         _interval(plan["tokens_per_param"], p.count)),
-        ("loss, nats per token", p.nats(plan["loss"]["value"]), _interval(plan["loss"], p.nats)),
-    ]  # fmt: skip
-    body = f'<p class="answer">{head}</p>' + p.cards(boxes) + _shape(plan)
-    counted = {"6nd": "6 N D", "exact": "the exact count of the shapes"}.get(
-        str(plan.get("convention")), str(plan.get("convention"))
-    )
-    without = "without" if "non" in str(plan.get("n_counts")) else "with"
-    body += (
-        f'<p class="soft">FLOPs are {p.text(counted)}; N counts parameters {without} embeddings. '
-        "Intervals hold the middle 80 % of the refits of resampled tables.</p>"
-    )
-    return body + p.notes(plan.get("warnings") or [])
-
-
-def _beyond(c: Contents, flops: float) -> str:
-    largest = c.evidence.content.get("largest_flops") if c.evidence else None
-    if not p.known(largest) or not largest:
-        return "&nbsp;"
-    return f"{p.count(flops / largest)} times the largest fitted run"
-
-
-def _interval(q: Mapping[str, Any], form: Callable[[Any], str]) -> str:
-    interval = q.get("interval_80")
-    if not interval:
-        return "no interval"
-    return f"80 %: {form(interval[0])} to {form(interval[1])}"
-
-
-def _shape(plan: Mapping[str, Any]) -> str:
-    s = plan.get("shape")
-    if not s:
-        return ""
-    loss = s.get("loss", {}).get("value")
-    expected = f", expected loss {p.nats(loss)}" if p.known(loss) else ""
-    return (
-        f"<p>Nearest model that can be built: {s['n_layers']} layers, width {s['d_model']}, "
-        f"{s['n_heads']} heads, FFN {s['d_ff']}: {s['n_params']:,} parameters, trained on "
-        f"{s['n_tokens']:,} tokens{expected}.</p>"
     )
 
 
@@ -151,8 +90,7 @@ def check(c: Contents) -> str:
     best = held.get("best_fitted_loss")
     interval = held.get("interval_80")
     boxes = [
-        ("predicted loss", p.nats(predicted),
-         f"80 %: {p.nats(interval[0])} to {p.nats(interval[1])}" if interval else "no interval"),
+        ("predicted loss", p.nats(predicted), interval_of(held, p.nats)),
         ("measured loss", p.nats(measured), _inside(measured, interval)),
         ("error of the prediction", p.percent(error), "of the measured loss"),
     ]  # fmt: skip
@@ -164,12 +102,26 @@ def check(c: Contents) -> str:
     size = (
         f"<p>Run <b>{p.text(held.get('run_id'))}</b>: {p.count(held.get('n_params'))} parameters, "
         f"{p.count(held.get('n_tokens'))} tokens, {p.power(held.get('flops'))} FLOPs. The law was "
-        "fitted without it.</p>"
+        f"fitted without it.{_what_80(held)}</p>"
     )
     return size + p.cards(boxes) + _figures(
         c, ("predicted_measured", "Fitted runs and the held-out run: measured against predicted."),
         ("rollout", "The same test inside the table: fits to the smaller runs predict the larger."),
     )  # fmt: skip
+
+
+def _what_80(held: Mapping[str, Any]) -> str:
+    """What the interval is of, and whether the prediction came before the run."""
+    said = ""
+    law = held.get("law_interval_80")
+    if law and held.get("interval_80"):
+        said += (
+            " Of runs like it 80 % should fall into the interval: how sure the law is "
+            f"({p.nats(law[0])} to {p.nats(law[1])}), with the scatter of single runs around it."
+        )
+    if held.get("after_training"):
+        said += " The run was trained before this prediction was made: it is no test beforehand."
+    return said
 
 
 def _inside(measured: float, interval: Sequence[float] | None) -> str:
@@ -265,7 +217,31 @@ def constants(c: Contents) -> str:
             "again: where the curve crosses a line, that interval ends."),
     )  # fmt: skip
     formula = f"<p>{p.text(law.get('formula', law['law']))}</p>"
-    return formula + p.beside(body, cloud) + profiles
+    return formula + _chosen(c, law) + p.beside(body, cloud) + profiles
+
+
+def _chosen(c: Contents, law: Mapping[str, Any]) -> str:
+    """Among which laws this one was chosen, and how close it was."""
+    found = c.validation or {}
+    errors = found.get("largest_budget_error") or {}
+    if found.get("chosen") != law["law"] or not errors:
+        own = law.get("validation")
+        said = (
+            "Nothing was validated: no validation.json says how well this law, or another, "
+            "predicts the largest budget from the others."
+            if not own else
+            f"Fitted to the {own['n_fitted']} runs below {p.power(own['threshold'])} FLOPs, it "
+            f"predicts the other {own['n_predicted']} within "
+            f"{p.percent(own['mean_relative_error'])}."
+        )  # fmt: skip
+        return f"<p>{said}</p>"
+    if not all(p.known(e) for e in errors.values()):
+        return (
+            f"<p>Not validated: there are too few runs below the largest budget to choose among "
+            f"{p.text(', '.join(errors))}.</p>"
+        )
+    tried = ", ".join(f"{p.text(name)} ({p.percent(e)})" for name, e in errors.items())
+    return f"<p>Chosen among {tried} by error on the largest budget, fitted without it.</p>"
 
 
 def _between(spread: Mapping[str, Any], low: str, high: str) -> str:

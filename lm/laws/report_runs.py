@@ -21,7 +21,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
     "train_loss": ("train loss", p.nats),
 }
 HELD_OUT = "held out: predicted before it was trained"
-HIDDEN = ("n_params_non_embedding", "flops_6nd", "seed", "train.flops")
+HIDDEN = ("n_params_non_embedding", "flops_6nd", "train.flops")
 RATIO = {"n_params", "n_tokens"}
 
 

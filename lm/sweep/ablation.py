@@ -53,7 +53,7 @@ def compare(points: Sequence[Point], runs: Path) -> dict[str, Any]:
         rows.append(
             {
                 "variant": name,
-                "settings": dict(next(p.swept for p in points if p.group == name)),
+                "settings": _settings(next(p for p in points if p.group == name)),
                 "n_params": sizes.get(name),
                 "losses": {str(seed): loss for seed, loss in found.items()},
                 **_mean(list(found.values())),
@@ -61,6 +61,11 @@ def compare(points: Sequence[Point], runs: Path) -> dict[str, Any]:
             }
         )
     return {"baseline": baseline, "variants": rows, "diverged": diverged}
+
+
+def _settings(p: Point) -> dict[str, Any]:
+    """What makes the variant: the fields it sets, without the seed, which each of its runs has."""
+    return {name: value for name, value in p.swept.items() if name != "seed"}
 
 
 def _mean(values: list[float]) -> dict[str, Any]:

@@ -49,12 +49,14 @@ def make_points(
         else:
             group = name = f"{rung}{i:03d}"
         points.append(Point(f"{name}-{run_id(c)}", group, c, {k: _value(c, k) for k in swept}))
-    ids = [p.run_id for p in points]
-    for i, run in enumerate(ids):
-        if run in ids[:i]:
+    seen: dict[str, int] = {}
+    for i, p in enumerate(points):
+        # Two variants of an ablation may be one config; a name by the point's number hides it.
+        first = seen.setdefault(run_id(p.config) if groups is None else p.run_id, i)
+        if first != i:
             raise BadInput(
-                f"points {ids.index(run)} and {i} of the sweep are the same run: remove one, or "
-                "give them different seeds"
+                f"points {first} and {i} of the sweep are the same run (a held-out run is the "
+                "last point): remove one, or give them different seeds"
             )
     return points
 

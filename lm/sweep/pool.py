@@ -31,6 +31,21 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def default_workers() -> int:
+    """Returns one worker a core; one in all where JAX may find an accelerator, which holds one run
+    at a time. For a process that lm/platform.py has prepared."""
+    return len(cores()) if os.environ.get("JAX_PLATFORMS") == "cpu" else 1
+
+
+def shares(available: Sequence[int], workers: int) -> list[list[int]]:
+    """Returns the processors of each worker, as many for each: how many there are decides in which
+    order sums are taken, and so the last bits of a run. More workers than processors share them."""
+    size = max(1, len(available) // workers)
+    return [
+        [available[(i + k * workers) % len(available)] for k in range(size)] for i in range(workers)
+    ]
+
+
 def train_all(
     points: Sequence[Point], runs: Path, workers: int, done: Callable[[Point], None], what: str
 ) -> None:
@@ -44,16 +59,17 @@ def train_all(
         progress.say(f"{len(points) - len(todo)} of {len(points)} runs are done already")
     if not todo:
         return
-    lines = [line for line in chains(points) if any(p in todo for p in line)]
+    every = chains(points)
+    lines = [line for line in every if any(p in todo for p in line)]
     lines.sort(key=lambda line: -sum(p.horizon.flops for p in line if p in todo))
     bar = _FlopsBar(what, todo, runs)
-    workers = min(workers, len(lines))
+    # Shares are those of the whole sweep: its last runs, resumed alone, give the same bits.
+    given = shares(cores(), min(workers, len(every)))[: len(lines)]
     context = multiprocessing.get_context("spawn")
     free = context.Queue()
-    shares = cores()
-    for i in range(workers):
-        free.put(shares[i::workers] or shares)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (free,))
+    for share in given:
+        free.put(share)
+    pool = ProcessPoolExecutor(len(given), context, _start_worker, (free,))
     pending: dict[Future, list[Point]] = {
         pool.submit(_train_chain, [(p.config, str(runs / p.run_id)) for p in line]): line
         for line in lines

@@ -46,7 +46,7 @@ def row(point: Point, result: dict[str, Any]) -> dict[str, Any]:
 
 def write(points: Sequence[Point], runs: Path, path: Path) -> None:
     """Writes the rows of every run that has ended, in the order of the points, in one piece."""
-    swept = list(dict.fromkeys(name for p in points for name in p.swept))
+    swept = dict.fromkeys(n for p in points for n in p.swept if n not in COLUMNS)
     results = [(p, result_of(p, runs)) for p in points]
     try:
         with replacing(path) as temporary, open(temporary, "w", newline="") as f:

@@ -45,7 +45,7 @@ def differences(found: Mapping[str, Any]) -> "Figure":
 
 def _amounts(variants: Any) -> tuple[str, list[float]] | None:
     """(field, its value in each variant) where that is all that differs, and a number."""
-    swept = [{k: s for k, s in v["settings"].items() if k != "seed"} for v in variants]
+    swept = [v["settings"] for v in variants]
     if any(len(s) != 1 or s.keys() != swept[0].keys() for s in swept):
         return None
     values = [next(iter(s.values())) for s in swept]

@@ -111,7 +111,9 @@ def predicted_measured(m: Material) -> "Figure":
     e = m.evidence
     if not e.params:
         raise BadInput("the fit holds a frontier and no law of the loss")
-    return checks.predicted_measured(e.runs.y, e.predicted, m.prediction)
+    held = m.prediction or {}
+    measured = isinstance(held.get("measured"), int | float)  # else not trained yet, or it diverged
+    return checks.predicted_measured(e.runs.y, e.predicted, held if measured else None)
 
 
 def bootstrap_cloud(m: Material) -> "Figure":

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lm.errors import BadInput
+from lm.laws.allocate import Optimum
 from lm.laws.evidence import TableLedger
 from lm.laws.figures.style import (
     BLUE,
@@ -49,7 +51,7 @@ def surface_frontier(
     planned = _planned(plan)
     low, high = cost.min() / 1.4, max(cost.max(), planned[0] if planned else 0) * 1.4
     line = np.geomspace(low, high, 60)
-    path = ledger.best(law, line)
+    path = _path(ledger, law, line)
     best = path.n[:, 0]
     bottom = min(runs.x["n"].min(), np.nanmin(best)) / 1.5
     top = max(runs.x["n"].max(), np.nanmax(best)) * 1.5
@@ -114,6 +116,14 @@ def _planned(plan: Mapping[str, Any] | None) -> tuple[float, float, list[float] 
     return plan["flops"]["value"], plan["n"]["value"], plan["n"]["interval_80"]
 
 
+def _path(ledger: TableLedger, law: Surface, budgets: np.ndarray) -> Optimum:
+    """The law's best runs; BadInput where it has none, as with an exponent at its bound of 0."""
+    path = ledger.best(law, budgets)
+    if not np.isfinite(path.n).any():
+        raise BadInput("the law has no optimum at these budgets")
+    return path
+
+
 @styled
 def frontier_bands(
     runs: Runs, law: Surface, samples: Surface | None = None, plan: Mapping[str, Any] | None = None
@@ -125,7 +135,7 @@ def frontier_bands(
     largest = float(cost.max())
     high = max(largest, planned[0] if planned else 0) * 1.4
     line = np.unique(np.append(np.geomspace(cost.min() / 1.4, high, 80), largest))
-    path = ledger.best(law, line)
+    path = _path(ledger, law, line)
     paths = None if samples is None else ledger.best(samples, line)
     inside = line <= largest
     for ax, key, label in zip(axes[0], ("n", "d", "loss"), ("N*", "D*", "L*"), strict=True):
