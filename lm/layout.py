@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lm.config import MeshConfig
@@ -99,11 +100,11 @@ class Layout:
             return f
         return jax.shard_map(f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
 
-    def local_rows(self, n_rows: int) -> slice:
-        """Returns which rows of a batch this process holds: the only ones it has to make."""
-        indices = self.batch.addressable_devices_indices_map((n_rows,)).values()
-        bounds = [index[0].indices(n_rows) for index in indices if index]
-        return slice(min(b[0] for b in bounds), max(b[1] for b in bounds))
+    def local_rows(self, n_rows: int) -> np.ndarray:
+        """Returns the numbers, rising, of the rows of a batch that this process holds: the only
+        ones it has to make. They need not be neighbours: a host's chips may lie in a square."""
+        parts = self.batch.addressable_devices_indices_map((n_rows,)).values()
+        return np.unique(np.concatenate([np.arange(n_rows)[part[0]] for part in parts if part]))
 
     def put_batch(self, local: Any) -> Any:
         """Returns this process's rows of a batch as arrays over the whole mesh."""

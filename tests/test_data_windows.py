@@ -72,6 +72,8 @@ def test_hosts_make_disjoint_rows_of_the_same_batch(hosts):
         parts = [ds.batch(start, 8, slice(h * share, (h + 1) * share)) for h in range(hosts)]
         for i in range(3):
             assert (np.concatenate([p[i] for p in parts]) == whole[i]).all()
+        apart = np.array([0, 1, 4, 5])  # of a host whose devices are no neighbours
+        assert (ds.batch(start, 8, apart).targets == whole.targets[apart]).all()
 
 
 def test_batch_shapes_and_types():
@@ -139,7 +141,7 @@ def test_validation_has_every_target_once_in_equal_shapes(n, length, batch_size)
     assert targets.max() < ds.vocab_size
     # The same targets in the same order, however they are batched and shared among hosts.
     assert ds.validation(batch_size)[-1].weights.tolist() == batches[-1].weights.tolist()
-    halves = [ds.validation(4, slice(0, 2)), ds.validation(4, slice(2, 4))]
+    halves = [ds.validation(4, np.array([0, 2])), ds.validation(4, np.array([1, 3]))]
     assert len(halves[0]) == len(halves[1])
     assert sum(b.weights.sum() for half in halves for b in half) == n - 1
 

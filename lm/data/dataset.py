@@ -24,6 +24,10 @@ class Batch(NamedTuple):
     positions: np.ndarray | None = None  # int32, within the document; None: 0 .. T - 1
 
 
+Part = slice | np.ndarray  # which rows of a batch, by their places in it
+ALL = slice(None)
+
+
 def dtypes(packing: str) -> Batch:
     """The type of each array of a training batch under a data.packing, None where there is none."""
     whole = "int32" if packing == "best_fit" else None
@@ -43,7 +47,7 @@ class Validation(Sequence[Batch]):
     held_out: Rows
     n_sequences: int
     batch_size: int
-    part: slice
+    part: Part
 
     def __len__(self) -> int:
         return -(-self.n_sequences // self.batch_size)
@@ -78,17 +82,16 @@ class Dataset:
     held_out: Rows
     parts: Mapping[str, "Dataset"] = field(default_factory=dict)  # of a mixture, by name
 
-    def batch(self, start: int, count: int, rows: slice | None = None) -> Batch:
+    def batch(self, start: int, count: int, rows: Part = ALL) -> Batch:
         """The training sequences numbered start .. start + count - 1, over epoch boundaries.
 
         `rows` picks some of them, numbered from 0 within the batch: a host makes only its own.
         """
-        return self.train.rows(np.arange(start, start + count)[rows or slice(None)])
+        return self.train.rows(np.arange(start, start + count)[rows])
 
-    def validation(self, batch_size: int, rows: slice | None = None) -> Validation:
+    def validation(self, batch_size: int, rows: Part = ALL) -> Validation:
         """The validation split in windows that share no target; `rows` as in `batch`.
 
         Every host gets the same number of batches, all of one shape.
         """
-        part = rows or slice(None)
-        return Validation(self.held_out, self.n_validation_sequences, batch_size, part)
+        return Validation(self.held_out, self.n_validation_sequences, batch_size, rows)
