@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm.config import Config, EvalConfig, LogConfig, default_config, freeze
+from lm.config import CheckpointConfig, Config, EvalConfig, LogConfig, default_config, freeze
 from lm.errors import BadInput
 from lm.sweep import pool, table
 from lm.sweep.points import make_points
 from lm.train import trunk
-from lm.train.checkpoint import restore_params
+from lm.train.checkpoint import Checkpoints, restore_params
 from lm.train.loop import train
 
 TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
@@ -57,6 +57,36 @@ def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys
     jax.tree.map(np.testing.assert_array_equal, branch, own)
     # The branch left a trunk of its own.
     assert (tmp_path / "branch" / "trunk" / "12").is_dir()
+
+
+def test_a_branch_of_the_same_length_keeps_the_trunk_too(short, tmp_path):
+    train(config(8), tmp_path / "branch", short)
+    assert files(tmp_path / "branch") == files(short)
+    assert (tmp_path / "branch" / "trunk" / "6").is_dir()
+
+
+def test_a_kill_between_a_steps_checkpoint_and_its_trunk_loses_neither(
+    short, tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    saved, save = [], Checkpoints.save
+
+    def second_is_cut(self, state, progress):
+        saved.append(int(state.step))
+        if saved.count(6) == 2:
+            raise Killed
+        save(self, state, progress)
+
+    c = config(8)
+    c = dataclasses.replace(c, checkpoint=CheckpointConfig(every=2))
+    with monkeypatch.context() as m, pytest.raises(Killed):
+        m.setattr(Checkpoints, "save", second_is_cut)
+        train(c, tmp_path / "run")
+    train(c, tmp_path / "run")
+    assert files(tmp_path / "run")[0] == files(short)[0]
+    assert (tmp_path / "run" / "trunk" / "6").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class _Training:
         self.branch_of, self.trunk_end = branch_of, trunk.end(run.config)
         began = start_time()
         self.started = self.row_started = time.monotonic()
-        self.row_tokens = 0
+        self.row_tokens = self.row_places = 0
         folder = workdir / "checkpoints"
         self.checkpoints = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
         self.state, self.standing = self._first_or_restored()
@@ -137,6 +137,9 @@ class _Training:
         replicated = large_replicated(self.run)
         if replicated:
             say(f"large and whole on every device: {', '.join(replicated)}")
+        used, n = self.run.layout.mesh.size, jax.device_count()
+        if used < n:
+            say(f"{used} of {n} devices are used: set mesh.data=-1 for all")
         if self.peak:
             say(f"mfu = model FLOPs per second (causal) / {self.peak:.4g} FLOP/s dense peak")
 
@@ -167,6 +170,8 @@ class _Training:
 
     def _steps(self) -> None:
         h = self.run.horizon
+        if self.step == self.trunk_end:  # a branch that leaves its trunk where that one ended
+            self._keep_trunk()
         if self.step >= h.steps:
             return
         programs = self._compile()
@@ -230,6 +235,7 @@ class _Training:
         s, loss = self.standing, values["loss"]
         s.n_tokens += round(values["n_valid"])
         self.row_tokens += round(values["n_valid"])
+        self.row_places += self.run.horizon.batch_size(self.step) * self.c.length
         s.first_loss = loss if self.step == 1 else s.first_loss
         if self.step > self.tail_from and not values.get("skipped"):
             s.tail_sum, s.tail_count = s.tail_sum + loss, s.tail_count + 1
@@ -247,8 +253,9 @@ class _Training:
 
     def _log(self, values: dict[str, float]) -> None:
         now = time.monotonic()
-        rate = self.row_tokens / max(now - self.row_started, 1e-9)
-        self.row_started, self.row_tokens = now, 0
+        seconds = max(now - self.row_started, 1e-9)
+        rate, places = self.row_tokens / seconds, self.row_places / seconds
+        self.row_started, self.row_tokens, self.row_places = now, 0, 0
         loss = values["loss"]
         self._write_row(
             {
@@ -259,7 +266,7 @@ class _Training:
                 "grad_norm": finite(values["grad_norm"]),
                 "clip": finite(values["clip"]),
                 "tokens_per_second": rate,
-                "mfu": self._mfu(rate),
+                "mfu": self._mfu(places),
                 "seconds": self._seconds(),
                 **{name: finite(x) for name, x in values.items() if name not in ALWAYS},
             }
@@ -274,9 +281,9 @@ class _Training:
         for tracker in self.trackers:
             tracker.write(row)
 
-    def _mfu(self, tokens_per_second: float) -> float | None:
+    def _mfu(self, places_per_second: float) -> float | None:
         flops = budget.flops_per_token(self.c.model, self.c.length)
-        return tokens_per_second * flops / self.peak if self.peak else None
+        return places_per_second * flops / self.peak if self.peak else None
 
     def _seconds(self) -> float:
         return self.earlier_seconds + time.monotonic() - self.started
@@ -291,13 +298,11 @@ class _Training:
         if self._due(step, self.c.eval.every):
             with self.clock.spent("evaluating"):
                 self._evaluate(step)
+        if step == self.trunk_end:
+            self._keep_trunk()
         if self._due(step, self.c.checkpoint.every) or stop:
             with self.clock.spent("saving"):
                 self._save(self.checkpoints)
-        if step == self.trunk_end:
-            kept = Checkpoints(self.workdir / trunk.FOLDER, self.c.checkpoint)
-            self._save(kept)
-            kept.close()
         if stop and step < self.run.horizon.steps:
             with self.clock.spent("saving"):
                 self.checkpoints.wait()
@@ -314,6 +319,17 @@ class _Training:
         s = self.standing
         s.eval_loss_by_source = by_source
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
+
+    def _keep_trunk(self) -> None:
+        """Before a checkpoint of the same step: a run restored there would not come by again."""
+        folder = self.workdir / trunk.FOLDER
+        kept = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
+        if self.step in kept.steps.all():
+            return
+        with self.clock.spent("saving"):
+            self.checkpoints.wait()
+            self._save(kept)
+            kept.close()
 
     def _save(self, where: Checkpoints) -> None:
         if self.metrics:
