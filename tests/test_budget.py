@@ -16,6 +16,7 @@ from lm.errors import BadInput
 from lm.model import transformer
 from lm.model.spec import flatten
 from lm.train import state as train_state
+from lm.train.standing import Standing, result
 
 # Parameters
 
@@ -162,3 +163,16 @@ def test_a_growing_batch_trains_each_token_once_and_grows_on_time(length_of_run)
     assert h.stages[0].first_step == 0 and h.stages[-1].last_step == h.steps
     for a, b in itertools.pairwise(h.stages):
         assert a.last_step == b.first_step and a.batch_size < b.batch_size
+
+
+@pytest.mark.parametrize("targets", [1.0, 0.9])
+def test_a_run_spends_what_its_budget_counts_also_where_rows_are_padded(targets):
+    c = Config(model=tiny(), train=TrainConfig(steps=7, batch_size=4))
+    h = budget.horizon(c)
+    stands = Standing(n_tokens=round(targets * h.n_tokens), seconds=2.0)
+    found = result(c, stands, "id", 7, "stopped", lambda places: places)
+    assert found["flops"] == h.flops and found["mfu"] == h.n_tokens / 2
+    assert found["flops_full_attention"] == h.flops_full_attention
+    assert (
+        found["n_tokens"] == stands.n_tokens and found["tokens_per_second"] == stands.n_tokens / 2
+    )

@@ -31,17 +31,22 @@ class Standing:
 def result(
     c: Config, s: Standing, run_id: str, steps: int, status: str, mfu: Callable
 ) -> dict[str, Any]:
-    """Returns what is in result.json. mfu: from tokens per second; None where it is not known."""
+    """Returns what is in result.json. mfu: from places per second; None where it is not known.
+
+    FLOPs count every place of a row, as the budget does: padding of packed rows is computed too,
+    while n_tokens are targets.
+    """
     m = c.model
     evaluated = status == "finished"
     rate = s.n_tokens / s.seconds
+    places = budget.horizon(c).sequences(steps) * c.length
     return {
         "run_id": run_id,
         "n_params": budget.n_params(m),
         "n_params_non_embedding": budget.n_params_non_embedding(m),
         "n_tokens": s.n_tokens,
-        "flops": s.n_tokens * budget.flops_per_token(m, c.length),
-        "flops_full_attention": s.n_tokens * budget.flops_per_token(m, c.length, True),
+        "flops": places * budget.flops_per_token(m, c.length),
+        "flops_full_attention": places * budget.flops_per_token(m, c.length, True),
         "flops_6nd": 6.0 * budget.n_params(m) * s.n_tokens,
         "train_loss": finite(s.tail_sum / s.tail_count) if s.tail_count else None,
         "eval_loss": s.eval_loss if evaluated else None,
@@ -50,7 +55,7 @@ def result(
         "steps": steps,
         "seconds": s.seconds,
         "tokens_per_second": rate,
-        "mfu": mfu(rate),
+        "mfu": mfu(places / s.seconds),
         "peak_memory_bytes": peak_memory_bytes(),
         "status": status,
     }
