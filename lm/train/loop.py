@@ -137,6 +137,9 @@ class _Training:
         replicated = large_replicated(self.run)
         if replicated:
             say(f"large and whole on every device: {', '.join(replicated)}")
+        used, n = self.run.layout.mesh.size, jax.device_count()
+        if used < n:
+            say(f"{used} of {n} devices are used: set mesh.data=-1 for all")
         if self.peak:
             say(f"mfu = model FLOPs per second (causal) / {self.peak:.4g} FLOP/s dense peak")
 
@@ -167,6 +170,8 @@ class _Training:
 
     def _steps(self) -> None:
         h = self.run.horizon
+        if self.step == self.trunk_end:  # a branch that leaves its trunk where that one ended
+            self._keep_trunk()
         if self.step >= h.steps:
             return
         programs = self._compile()
@@ -293,13 +298,11 @@ class _Training:
         if self._due(step, self.c.eval.every):
             with self.clock.spent("evaluating"):
                 self._evaluate(step)
+        if step == self.trunk_end:
+            self._keep_trunk()
         if self._due(step, self.c.checkpoint.every) or stop:
             with self.clock.spent("saving"):
                 self._save(self.checkpoints)
-        if step == self.trunk_end:
-            kept = Checkpoints(self.workdir / trunk.FOLDER, self.c.checkpoint)
-            self._save(kept)
-            kept.close()
         if stop and step < self.run.horizon.steps:
             with self.clock.spent("saving"):
                 self.checkpoints.wait()
@@ -316,6 +319,17 @@ class _Training:
         s = self.standing
         s.eval_loss_by_source = by_source
         s.eval_step, s.eval_loss, s.eval_bits_per_byte = step, loss, bits_per_byte
+
+    def _keep_trunk(self) -> None:
+        """Before a checkpoint of the same step: a run restored there would not come by again."""
+        folder = self.workdir / trunk.FOLDER
+        kept = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
+        if self.step in kept.steps.all():
+            return
+        with self.clock.spent("saving"):
+            self.checkpoints.wait()
+            self._save(kept)
+            kept.close()
 
     def _save(self, where: Checkpoints) -> None:
         if self.metrics:
