@@ -229,8 +229,13 @@ def test_files_of_other_origin(tmp_path):
         load("odd.bin")
     with pytest.raises(BadInput, match="no tokens.json"):
         load("")
-    with pytest.raises(BadInput, match="matches no file"):
+    with pytest.raises(BadInput, match="data.path .* matches no file"):
         load("none*.bin")
+    (tmp_path / "good.bin").write_bytes(b"1234")
+    for name in ("none*.bin", "odd.txt"):
+        (tmp_path / "odd.txt").write_bytes(b"")
+        with pytest.raises(BadInput, match="data.validation_path"):
+            token_files.load(str(tmp_path / "good.bin"), "bytes", 0.1, str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -363,6 +368,7 @@ def test_bad_inputs_are_named(tmp_path):
         ("b.jsonl", b"[1]\n", "without the field", {}),
         ("c.jsonl", b"not json\n", "c.jsonl has a line, before byte 9, that is not JSON", {}),
         ("d.jsonl", b'{"text": 3}\n', "not text but int", {}),
+        ("k.jsonl", b'{"text": "a\\ud83d"}\n', r"k.jsonl .* byte 20, whose 'text' .*'.ud83d'", {}),
         ("e.txt", b"caf\xe9", "not UTF-8", {}),
         ("f.txt.gz", b"no gzip", "cannot read .*f.txt.gz", {}),
         ("g.txt.zst", b"no zstd", "cannot read .*g.txt.zst", {}),

@@ -170,7 +170,15 @@ class Files:
                 f"{path} has a line, before byte {end}, whose {self._field!r} is not text but "
                 f"{type(text).__name__}: name the field with the text"
             )
-        return text or ""
+        text = text or ""
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise BadInput(
+                f"{path} has a line, before byte {end}, whose {self._field!r} holds half a "
+                f"character ({text[e.start]!a}), which is no text: mend the line or leave it out"
+            ) from e
+        return text
 
     def _separated(self, path: Path, place: Place) -> Iterator[Piece]:
         separator = (self._separator or "").encode()

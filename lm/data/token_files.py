@@ -141,10 +141,11 @@ def _loose(path: str, tokenizer_name: str, fraction: float, validation_path: str
         )
     tokenizer = tokenizers.make(tokenizer_name, ())
     size = tokenizer.vocab_size
-    paths = _matches(path)
+    paths = _matches(path, "data.path")
     train = [_mapped(p, size) for p in paths]
     if validation_path:
-        held_out = [_mapped(p, size) for p in _matches(os.path.expanduser(validation_path))]
+        there = _matches(os.path.expanduser(validation_path), "data.validation_path")
+        held_out = [_mapped(p, size) for p in there]
     else:
         n_train = sum(map(len, train))
         n_train -= int(n_train * fraction)
@@ -170,17 +171,17 @@ def _one_type(parts: list[np.ndarray], narrowest: np.dtype) -> list[np.ndarray]:
     return parts if len(types) == 1 else [p.astype(widest) for p in parts]
 
 
-def _matches(path: str) -> list[Path]:
+def _matches(path: str, setting: str) -> list[Path]:
     if remote.is_remote(path):
         found = remote.files(path)
     else:
         found = sorted(Path(p) for p in glob.glob(path, recursive=True) if os.path.isfile(p))
         found = found or ([Path(path)] if os.path.isfile(path) else [])
     if not found:
-        raise BadInput(f"data.path {path} matches no file; check the path")
+        raise BadInput(f"{setting} {path} matches no file; check the path")
     wrong = [p for p in found if p.suffix not in (".bin", ".npy")]
     if wrong:
-        raise BadInput(f"{wrong[0]} is not a .bin or .npy file of token ids: correct data.path")
+        raise BadInput(f"{wrong[0]} is not a .bin or .npy file of token ids: correct {setting}")
     return found
 
 
