@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from lm.data import token_folder, tokenizer_json
 from lm.data.tokenizer import (
     TOKENIZERS,
     Bytes,
@@ -82,3 +83,17 @@ def test_decoding_foreign_ids_is_refused():
     for tokenizer in MADE:
         with pytest.raises(BadInput, match="another tokenizer"):
             tokenizer.decode(np.array([70_000]))
+
+
+def test_a_tokenizer_that_is_in_the_folder_is_left_as_it_is(tmp_path):
+    text = "a few words, and a few words more" * 9
+    bpe, other = (tokenizer_json.train_bpe([text], size) for size in (258, 259))
+    config = tmp_path / "tokenizer_config.json"
+    tokenizer_json.save(bpe, tmp_path)
+    config.write_text('{"eos_token": {"content": "<|endoftext|>"}, "model_max_length": 512}')
+    before = config.read_text()
+    token_folder.new(tmp_path, tokenizer_json.load(str(tmp_path)), {})
+    assert config.read_text() == before
+    with pytest.raises(BadInput, match="tokenizer.json is another tokenizer"):
+        token_folder.new(tmp_path, other, {})
+    assert config.read_text() == before and tokenizer_json.load(str(tmp_path)) == bpe

@@ -77,18 +77,29 @@ class Index:
 
 
 def new(folder: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Index:
-    """Makes a folder for this tokenizer's tokens: its index, nothing read yet."""
+    """Makes a folder for this tokenizer's tokens: its index, nothing read yet.
+
+    Raises BadInput where another tokenizer is in the folder: its files are left alone.
+    """
     spec: dict[str, Any] | None = tokenizer.spec
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if isinstance(tokenizer, tokenizer_json.TokenizerJson):
-            tokenizer_json.save(tokenizer, folder)
+            _keep(tokenizer, folder)
             spec = None
     except OSError as e:
         raise CannotSave(f"cannot write in {folder} ({e.strerror}): choose another --out") from e
     index = Index(tokenizer.vocab_size, fingerprint(tokenizer), spec, settings)
     write_index(folder, index)
     return index
+
+
+def _keep(tokenizer: tokenizer_json.TokenizerJson, folder: Path) -> None:
+    path = folder / tokenizer_json.NAME
+    if not path.exists():
+        tokenizer_json.save(tokenizer, folder)
+    elif fingerprint(tokenizer_json.load(str(folder))) != fingerprint(tokenizer):
+        raise BadInput(f"{path} is another tokenizer than these tokens': choose another --out")
 
 
 def write_index(folder: Path, index: Index) -> None:

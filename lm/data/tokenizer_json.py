@@ -17,6 +17,7 @@ import numpy as np
 
 from lm.data.tokenizer import as_tokens
 from lm.errors import BadInput
+from lm.whole_file import replacing
 
 NAME = "tokenizer.json"
 SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -145,9 +146,11 @@ def _named_tokens(folder: Path) -> dict[str, str | None]:
 
 def save(tokenizer: TokenizerJson, folder: Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json, as `load` and other libraries read them."""
-    (folder / NAME).write_text(tokenizer.text + "\n")
     names = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
-    (folder / SIDE_FILES[0]).write_text(json.dumps(names) + "\n")
+    # The tokenizer last: where it is there, its names are.
+    for name, text in ((SIDE_FILES[0], json.dumps(names)), (NAME, tokenizer.text)):
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text + "\n")
 
 
 def without_text(spec: dict[str, Any]) -> dict[str, Any]:
