@@ -20,10 +20,10 @@ from launch.ranking import TIE, nothing_fits, preferred, rank
 from launch.roofline import SLOW
 from launch.search_text import best, sentence, table
 from launch.trials import compile_best
-from lm.config import FUSED_ATTENTION, freeze, to_dict
+from lm.config import FUSED_ATTENTION, MeshConfig, freeze, to_dict
 from lm.errors import BadInput, CannotFinish
 from lm.layout import make_layout
-from lm.train.setup import build
+from lm.train.setup import build, check
 from lm.train.state import param_specs
 
 ROOT = Path(__file__).parents[1]
@@ -89,9 +89,28 @@ def test_what_is_legal_trains_and_what_is_not_is_refused_by_training_itself():
 
 def test_kernels_of_another_platform_are_refused():
     for attention, platform in FUSED_ATTENTION.items():
-        layouts = Layouts(to_dict(config(model__attention=attention)), on_paper("v5e:2x2"))
+        c = config(model__attention=attention, model__max_length=128)
+        layouts = Layouts(to_dict(c), on_paper("v5e:2x2"))
         found = layouts.candidate(Choice(4, 1, 1, True, 1, False))
         assert (found is not None) == (platform == "tpu")
+
+
+@pytest.mark.parametrize(
+    "name, kernel, can, cannot, words",
+    [
+        ("h100:8", "cudnn", {"precision__compute": "float16"}, {"precision__compute": "float32"},
+         "computes in 16 bits and precision.compute is float32"),
+        ("v5e:2x2", "splash", {"model__max_length": 384}, {"model__max_length": 100},
+         "and these have 100"),
+        ("v5e:2x2", "splash", {"data__length": 1024, "model__max_length": 1024},
+         {"data__length": 640, "model__max_length": 1024}, "and these have 640"),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_does_not_compute_is_refused(name, kernel, can, cannot, words):
+    layout = make_layout(MeshConfig(), on_paper(name).devices)
+    check(config(model__attention=kernel, **can), layout)
+    with pytest.raises(BadInput, match=words):
+        check(config(model__attention=kernel, **cannot), layout)
 
 
 def test_the_line_to_paste_makes_the_config_of_the_candidate():

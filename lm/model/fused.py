@@ -8,7 +8,8 @@ import jax
 
 from lm.collectives import varying
 
-BLOCK = 512  # rows of queries and keys that a TPU kernel holds at a time
+SPLASH_BLOCK = 512  # rows of queries and keys that a TPU kernel holds at a time
+SPLASH_LANES = 128  # of which a shorter block is a multiple
 
 
 def splash(q_BTNH, k_BSKH, v_BSKH, segments_BT=None, interpret: bool = False) -> jax.Array:
@@ -50,7 +51,7 @@ def _splash_kernel(t: int, n_heads: int, interpret: bool):
 
     if not isinstance(kernels.pl, _Typed):
         kernels.pl = _Typed(kernels.pl)  # type: ignore[assignment]
-    block = min(BLOCK, t)
+    block = min(SPLASH_BLOCK, t)
     sizes = kernels.BlockSizes(
         block_q=block,
         block_kv=block,

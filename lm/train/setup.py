@@ -13,6 +13,7 @@ from lm.data.build import build as build_data
 from lm.errors import BadInput
 from lm.layout import Layout, make_layout
 from lm.model import transformer
+from lm.model.fused import SPLASH_BLOCK, SPLASH_LANES
 from lm.optim.build import Optimizer
 from lm.optim.build import build as build_optimizer
 from lm.train.reproducible import VIRTUAL_SHARDS
@@ -90,9 +91,26 @@ def check(c: Config, layout: Layout) -> None:
             f"sequences of {c.length} tokens are split over mesh.model {layout.model_size}, which "
             "does not divide them: change data.length or mesh.model"
         )
-    needed, have = FUSED_ATTENTION.get(c.model.attention, layout.platform), layout.platform
+    _check_attention(c, layout.platform)
+
+
+def _check_attention(c: Config, have: str) -> None:
+    kernel = c.model.attention
+    needed = FUSED_ATTENTION.get(kernel, have)
     if have != needed:
         raise BadInput(
-            f"model.attention={c.model.attention} runs on a {needed.upper()} and these devices are "
-            f"{have}s: set model.attention=blocked"
+            f"model.attention={kernel} runs on a {needed.upper()} and these devices are {have}s: "
+            "set model.attention=blocked"
+        )
+    if kernel == "cudnn" and c.precision.compute not in ("bfloat16", "float16"):
+        raise BadInput(
+            f"model.attention=cudnn computes in 16 bits and precision.compute is "
+            f"{c.precision.compute}: set it to bfloat16, or model.attention=blocked"
+        )
+    block = SPLASH_LANES if c.length < SPLASH_BLOCK else SPLASH_BLOCK
+    if kernel == "splash" and c.length % block:
+        raise BadInput(
+            f"model.attention=splash takes sequences of a multiple of {SPLASH_LANES} tokens up to "
+            f"{SPLASH_BLOCK} and of {SPLASH_BLOCK} above, and these have {c.length}: change "
+            "data.length or model.max_length, or set model.attention=blocked"
         )
