@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lm import progress
 from lm.errors import BadInput
 
 BY_TRAFFIC = ("pipe", "data", "model")  # the least first
@@ -62,7 +63,11 @@ def arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
             array = mesh_utils.create_hybrid_device_mesh(
                 inside, across, devices, allow_split_physical_axes=True
             )
-    except (ValueError, NotImplementedError):  # no way to lay rings: any order is as good
+    # No way to lay rings: any order is as good. JAX asserts that the devices fill a box.
+    except (ValueError, NotImplementedError, AssertionError):
+        progress.say(
+            "no rings could be laid for this mesh on these devices: exchanges may be slower"
+        )
         return _outermost(ordered, sizes, slow)
     return array.transpose([BY_TRAFFIC.index(axis) for axis in sizes])
 

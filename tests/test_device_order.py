@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from launch.paper import on_paper
 from lm.device_order import arrange, n_slices, slice_of, slow_axis
 from lm.errors import BadInput
 
@@ -54,6 +55,15 @@ def test_the_slow_axis_is_the_pipeline_where_it_divides():
     assert slow_axis(sizes(8, 2, 3), 1) is None
     with pytest.raises(BadInput, match="2 slices: neither mesh.pipe 3 nor mesh.data 5"):
         slow_axis(sizes(5, 2, 3), 2)
+
+
+def test_devices_without_rings_keep_their_order_and_it_is_said(capsys):
+    devices = on_paper("v5e:2x2").devices
+    assert arrange(devices, sizes(4, 1, 1)).shape == (4, 1, 1)
+    assert not capsys.readouterr().err
+    got = arrange(devices[:3], sizes(3, 1, 1))
+    assert [d.id for d in got.flat] == [0, 1, 2]
+    assert "no rings could be laid" in capsys.readouterr().err
 
 
 @needs_libtpu
