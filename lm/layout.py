@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from lm import group
 from lm.config import MeshConfig
 from lm.device_order import arrange
 from lm.errors import BadInput
@@ -114,8 +115,19 @@ class Layout:
 
 
 def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> Layout:
-    """Returns the layout over `devices` (all of them by default), one axis filled in where -1."""
-    devices = jax.devices() if devices is None else devices
+    """Returns the layout over `devices` (all of them by default), one axis filled in where -1.
+
+    Raises BadInput where the devices do not make the mesh, and where they belong to processes that
+    have not joined each other: each would take itself for the one that writes the files.
+    """
+    if devices is None:
+        devices = jax.devices()
+        if jax.process_count() != group.size():
+            raise BadInput(
+                f"{jax.process_count()} processes share these devices and this one knows of "
+                f"{group.size()}: set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+                "JAX_PROCESS_ID in each of them"
+            )
     sizes = [getattr(mesh, axis) for axis in AXES]
     known = math.prod(s for s in sizes if s != -1)
     spelled = ", ".join(f"mesh.{a} {s}" for a, s in zip(AXES, sizes, strict=True))

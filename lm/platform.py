@@ -4,16 +4,18 @@ import os
 import signal
 from pathlib import Path
 
+from lm import group
+
 GOOGLE_PCI_VENDOR = "0x1ae0"
 # XLA's CPU scheduler otherwise runs independent collectives in an order that differs between
-# simulated devices, and they wait for each other for ever.
+# simulated devices or processes, and they wait for each other for ever.
 ORDERED = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
 def prepare(compile_cache: bool = True) -> None:
-    """Keeps JAX from looking for a TPU that is not there, the collectives of simulated devices in
-    one order, and compiled programs for reuse.
+    """Keeps JAX from looking for a TPU that is not there, the collectives of simulated devices and
+    of processes in one order, and compiled programs for reuse.
 
     With libtpu installed and no TPU, JAX would spend seconds and print warnings before falling back
     to the CPU. What the environment already says is left alone.
@@ -31,7 +33,7 @@ def prepare(compile_cache: bool = True) -> None:
 
 
 def _simulates_devices(flags: str) -> bool:
-    several = os.environ.get("JAX_NUM_CPU_DEVICES", "1") != "1" or "JAX_NUM_PROCESSES" in os.environ
+    several = os.environ.get("JAX_NUM_CPU_DEVICES", "1") != "1" or group.announced()
     return several or "xla_force_host_platform_device_count" in flags
 
 

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from lm.layout import AXES, Layout
+from lm import group
+from lm.config import MeshConfig
+from lm.errors import BadInput
+from lm.layout import AXES, Layout, make_layout
 
 
 @dataclass(frozen=True)
@@ -48,3 +52,11 @@ def test_a_process_makes_the_rows_of_its_devices_and_no_others(data, model):
         want = [row for row in range(32) if asking in hosts[row // share]]
         assert layout.local_rows(32).tolist() == want
     assert len(want) == 32 // (4 if model < 4 else 2)  # two hosts share each row of four chips
+
+
+def test_processes_that_have_not_joined_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(BadInput, match="4 processes share these devices and this one knows of 1"):
+        make_layout(MeshConfig(8))
+    monkeypatch.setattr(group, "size", lambda: 4)
+    assert make_layout(MeshConfig(8)).data_size == 8
