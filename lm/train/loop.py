@@ -29,6 +29,7 @@ from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.goodput import Clock, lost_since, start_time
 from lm.train.hosts import Hosts
+from lm.train.lock import locked
 from lm.train.profile import Profile
 from lm.train.setup import Run, build, load_data
 from lm.train.standing import Standing, finite, result
@@ -50,7 +51,12 @@ def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, 
     folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
     this; the first one writes the files.
     """
-    run = group.together(lambda: _claimed(c, workdir, branch_of))
+    with contextlib.ExitStack() as held:
+        run = group.together(lambda: _claimed(c, workdir, branch_of, held))
+        return _trained(run, workdir, branch_of)
+
+
+def _trained(run: Run, workdir: Path, branch_of: Path | None) -> dict[str, Any]:
     result_path = workdir / "result.json"
     # Read by all before any can write it: nobody goes on alone.
     done = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
@@ -63,14 +69,15 @@ def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, 
     return _Training(run, workdir, branch_of).result()
 
 
-def _claimed(c: Config, workdir: Path, branch_of: Path | None) -> Run:
-    """Returns the run's parts; its folder is this config's from here on."""
+def _claimed(c: Config, workdir: Path, branch_of: Path | None, held: contextlib.ExitStack) -> Run:
+    """Returns the run's parts; its folder is this config's from here on, and locked while held."""
     check_trackers(c.log)
     c, dataset = load_data(c)
     run = build(c, dataset)
     if branch_of:
         trunk.check(branch_of, c, dataset.sha256)
     if group.first():
+        held.enter_context(locked(workdir))
         facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
         files.claim(workdir, c, facts)
     return run
