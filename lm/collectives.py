@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 
 from lm.layout import DATA, MODEL
 from lm.model.spec import ParamSpec
 
-GATHERED = "gathered_weights"  # name that a recomputation policy drops
+# What stands between a gathered weight and the product that reads it, by JAX's names: the gather
+# (a forward rule's call of a function with a written-out gradient) and changes of shape.
+MAKES_WEIGHTS = ("custom_vjp_call", "dynamic_slice", "reshape")
 
 
 def axis_size(axis: str) -> int:
@@ -80,7 +81,7 @@ def whole(p: jax.Array, row: ParamSpec, compute: str, reduce: str) -> jax.Array:
     dim = row.sharded_dim
     if dim is None or p.shape[dim] == row.shape[dim]:
         return p
-    return checkpoint_name(_gather(p, dim, compute, reduce), GATHERED)
+    return _gather(p, dim, compute, reduce)
 
 
 def whole_bits(p: jax.Array, row: ParamSpec) -> jax.Array:
@@ -97,6 +98,7 @@ def _gather(p: jax.Array, dim: int, compute: str, reduce: str) -> jax.Array:
 
 
 def _gather_fwd(p, dim, compute, reduce):
+    # Calls the whole, cast and gather: so a policy can refuse both (kept_beside_weights).
     return _gather(p, dim, compute, reduce), None
 
 
@@ -111,6 +113,15 @@ _gather.defvjp(_gather_fwd, _gather_bwd)
 def gathers_weights() -> bool:
     """Returns whether weights may be sharded over `data`, and so are gathered to be used."""
     return axis_size(DATA) > 1
+
+
+def kept_beside_weights(primitive: Any, *_, **__) -> bool:
+    """Returns whether a backward pass may keep what a primitive returns: a policy of
+    jax.checkpoint under which weights are gathered again, and nothing else is computed again.
+
+    Of float8 products the rounded weights are kept, a byte a value.
+    """
+    return primitive.name not in MAKES_WEIGHTS
 
 
 def gather_time(x: jax.Array) -> jax.Array:

@@ -15,9 +15,9 @@ from flax import config as flax_config
 from flax import nnx
 
 from lm.collectives import (
-    GATHERED,
     gather_time,
     gathers_weights,
+    kept_beside_weights,
     own_time,
     scatter_time,
     whole,
@@ -219,12 +219,13 @@ class Model:
     def saving_layer(self) -> Callable:
         """Returns `layer` with the config's rule of what the backward pass recomputes.
 
-        Gathered weights are never kept: they are gathered again, as in fully sharded training.
+        Gathered weights are not kept: the backward gathers them again (Rajbhandari et al. 2020).
         """
         if self.config.remat:
             return jax.checkpoint(self.layer)
-        keep = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
-        return jax.checkpoint(self.layer, policy=keep) if gathers_weights() else self.layer
+        if gathers_weights():
+            return jax.checkpoint(self.layer, policy=kept_beside_weights)
+        return self.layer
 
     def finish(self, params: Params, x_BTD: jax.Array) -> jax.Array:
         """Returns the last hidden state after the final norm (pre-norm models have one)."""
