@@ -328,7 +328,10 @@ def test_the_explained_layout_adds_up():
     assert sum(explain.bytes_per_device(run.layout, n, r) for n, r in rows.items()) == held
     assert all(name in told for name in rows) and f"{held / 1024:.4g} KiB on each device" in told
     assert "layers over pipe, embed over data, ff over model" in told
-    for words in ("weights gathered", "gathered twice and scattered twice", "after every 2 layers"):
+    # Of the one key-value head both model devices have all: 2 x 16 x 4 values, not half of them.
+    values = (16 * 16 + 16 * 16 + 3 * 16 * 16) // 2 + 2 * 16 * 4
+    gathered = f"weights gathered, {4 * values / 1024:.4g} KiB, and again in the backward"
+    for words in (gathered, "gathered twice and scattered twice", "after every 2 layers"):
         assert words in told
     assert not explain.large_replicated(run)
     wide = config(MeshConfig(2, fully_sharded=False), d_model=1024, d_ff=2048, n_heads=8)

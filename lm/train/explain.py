@@ -48,6 +48,16 @@ def bytes_per_device(layout: Layout, name: str, row: ParamSpec) -> int:
     return 4 * math.prod(layout.param(name, row).shard_shape(row.shape))
 
 
+def gathered_values(run: Run) -> int:
+    """Returns the values that a device gathers over data of all layers' weights."""
+    sizes, values = run.layout.mesh.shape, 0
+    for name, row in flatten(run.model.table).items():
+        spec = run.layout.spec(name, row)
+        if name.startswith("blocks/") and DATA in spec:
+            values += math.prod(row.shape) // (sizes[MODEL] if MODEL in spec else 1)
+    return values
+
+
 def _placed(layout: Layout, name: str, row: ParamSpec) -> Iterator[str]:
     spec = layout.spec(name, row)
     found = False
@@ -69,10 +79,10 @@ def _exchanges(run: Run) -> Iterator[str]:
     rows //= c.pipeline.microbatches if layout.stages > 1 else c.train.accumulate
     activation = width * rows * c.length * m.d_model
     if layout.fully_sharded and sizes[DATA] > 1:
-        block = {n: r for n, r in flatten(run.model.table).items() if n.startswith("blocks/")}
-        values = sum(math.prod(r.shape) for r in block.values() if r.sharded_dim is not None)
-        gathered = width * values / m.n_layers / sizes[MODEL]
-        yield f"{DATA}: weights gathered, {_amount(gathered)}; their gradients scattered once"
+        gathered = width * gathered_values(run) / m.n_layers
+        kept = layout.stages > 1 and not c.pipeline.recompute
+        again = "and kept for the backward" if kept else "and again in the backward"
+        yield f"{DATA}: weights gathered, {_amount(gathered)}, {again}; gradients scattered once"
     if sizes[MODEL] > 1:
         yield f"{MODEL}: activations gathered twice and scattered twice, {_amount(activation)} each"
     if sizes[PIPE] > 1:
