@@ -74,7 +74,7 @@ class Estimator:
         found = works.price(lockstep)
         step_tokens = pieces.batch * c.length
         model_flops = budget.flops_per_token(c.model, c.length) * step_tokens
-        planned = budget.horizon(c).n_tokens
+        planned, dtype = budget.horizon(c).n_tokens, c.precision.matmul_dtype
         return Estimate(
             found,
             busiest,
@@ -82,7 +82,7 @@ class Estimator:
             idle,
             footprint(pieces, program),
             int(self.machine.chip.hbm_limit),
-            outlook(found, self.machine, c.precision.compute, step_tokens, model_flops, planned),
+            outlook(found, self.machine, dtype, step_tokens, model_flops, planned),
         )
 
 
@@ -109,7 +109,7 @@ class Works:
     def price(self, t: Tally) -> Prediction:
         layout = self.pieces.layout
         mesh, devices = dict(layout.mesh.shape), list(layout.mesh.devices.flat)
-        return predict(t, self.machine, mesh, devices, self.pieces.config.precision.compute)
+        return predict(t, self.machine, mesh, devices, self.pieces.config.precision.matmul_dtype)
 
     def whole(self) -> Tally:
         """Returns a step without a pipeline."""

@@ -58,7 +58,7 @@ def describe(m: Machine, run: Any, compiled: Compiled) -> dict[str, Any]:
         kinds = [lockstep]
     busiest = max(kinds, key=lambda t: t.matmul_flops)
     rows = max(stage.batch_size for stage in run.horizon.stages)
-    step_tokens, dtype = rows * c.length, c.precision.compute
+    step_tokens, dtype = rows * c.length, c.precision.matmul_dtype
     flops = _flops(c, kinds, busiest, len(placed), step_tokens)
     in_kernels = flops["kernels"] / len(placed)
     predicted = predict(lockstep, m, inside, numbered, dtype, in_kernels)

@@ -140,6 +140,16 @@ def test_exchanges_of_a_sharded_layer_are_its_weights():
     assert whole.memory["state"] > 3 * e.memory["state"]
 
 
+def test_products_of_8_bits_run_at_their_own_peak():
+    wide = estimated(config((4, 1, 1)), "tpu7x:2x1x1")
+    eight = estimated(config((4, 1, 1), precision__matmul="float8"), "tpu7x:2x1x1")
+    peaks = chips.named("tpu7x").peaks
+    faster = pytest.approx(peaks["float8"] / peaks["bfloat16"])
+    assert wide.prediction.seconds["compute"] / eight.prediction.seconds["compute"] == faster
+    of_peak = lambda e: e.meaning["mfu"] * e.prediction.step
+    assert of_peak(wide) / of_peak(eight) == faster
+
+
 def test_state_falls_as_the_devices_it_is_sharded_over():
     state = [estimated(config((n, 1, 1)), "v5e:4x4").memory["state"] for n in (1, 2, 4, 8)]
     for one, two in itertools.pairwise(state):
