@@ -11,7 +11,7 @@ from lm.config import MeshConfig, OptimConfig, PrecisionConfig
 from lm.errors import Diverged
 from lm.optim.guard import KEPT, NOT_FINITE, SPIKE, make_guard
 from lm.train import skipped
-from lm.train.loop import Standing
+from lm.train.standing import STEPS_ABOVE_FIRST, Standing
 from lm.train.step import jit_step
 
 
@@ -87,3 +87,12 @@ def test_what_the_run_does_about_it(capsys):
     for wrong in (dict(loss=float("nan")), dict(norm=float("inf"))):
         with pytest.raises(Diverged, match="at step 7: lower optim.learning_rate"):
             skipped.check(o, 7, values(KEPT, **wrong), s)
+
+
+def test_a_run_diverges_against_the_first_step_that_counted():
+    s = Standing()  # its first step was left out, its loss not a number
+    for step, loss in enumerate([2.0, 2.0, *[3.0] * (STEPS_ABOVE_FIRST - 1)], 2):
+        s.compare(step, loss)
+    assert s.first_loss == 2.0
+    with pytest.raises(Diverged, match="above the first step's 2.0000 for 100 steps"):
+        s.compare(step + 1, 3.0)

@@ -40,7 +40,6 @@ from lm.train.trackers import check as check_trackers
 from lm.train.trackers import trackers
 
 ALWAYS = {"loss", "lr", "grad_norm", "clip", "n_valid"}  # of a step's metrics
-STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
 
 
 def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, Any]:
@@ -166,14 +165,13 @@ class _Training:
                 raise
             raise CannotSave(f"cannot write in {self.workdir}: {e.strerror or e}") from e
         finally:
-            self.profile.close()
-            for tracker in self.trackers:
-                tracker.close()
-            self.progress.close()
-            if self.metrics:
-                self.metrics.close()
-            if not isinstance(sys.exception(), CannotSave):  # which told it
-                self.checkpoints.close()
+            told = isinstance(sys.exception(), CannotSave)
+            closes = [] if told else [self.checkpoints.close]
+            closes += [self.metrics.close] if self.metrics else []
+            closes += [self.progress.close, *(t.close for t in self.trackers), self.profile.close]
+            with contextlib.ExitStack() as last:  # all of them, the last first, whatever one raises
+                for close in closes:
+                    last.callback(close)
 
     def _steps(self) -> None:
         h = self.run.horizon
@@ -243,20 +241,13 @@ class _Training:
         s.n_tokens += round(values["n_valid"])
         self.row_tokens += round(values["n_valid"])
         self.row_places += self.run.horizon.batch_size(self.step) * self.c.length
-        s.first_loss = loss if self.step == 1 else s.first_loss
         if self.step > self.tail_from and not values.get("skipped"):
             s.tail_sum, s.tail_count = s.tail_sum + loss, s.tail_count + 1
         if self.step % self.c.log.every == 0 or self.step == self.run.horizon.steps:
             self._log(values)
         skipped.check(self.c.optim, self.step, values, s)
-        if values.get("skipped"):
-            return
-        s.above_first = s.above_first + 1 if loss > s.first_loss else 0
-        if s.above_first >= STEPS_ABOVE_FIRST:
-            raise Diverged(
-                f"the loss was above the first step's {s.first_loss:.4f} for {STEPS_ABOVE_FIRST} "
-                f"steps up to step {self.step}: lower optim.learning_rate"
-            )
+        if not values.get("skipped"):
+            s.compare(self.step, loss)
 
     def _log(self, values: dict[str, float]) -> None:
         now = time.monotonic()

@@ -7,7 +7,10 @@ from typing import Any
 
 from lm import budget
 from lm.config import Config
+from lm.errors import Diverged
 from lm.process import peak_memory_bytes
+
+STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
 
 
 @dataclasses.dataclass
@@ -16,7 +19,7 @@ class Standing:
 
     n_tokens: int = 0  # valid target tokens
     seconds: float = 0.0
-    first_loss: float = math.nan
+    first_loss: float = math.nan  # of the first step that counted
     left_out: int = 0  # steps in a row that were skipped (lm/optim/guard.py)
     above_first: int = 0  # steps in a row with a loss above the first
     tail_sum: float = 0.0  # of the losses of the last steps
@@ -26,6 +29,18 @@ class Standing:
     eval_loss: float | None = None
     eval_bits_per_byte: float | None = None
     eval_loss_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def compare(self, step: int, loss: float) -> None:
+        """Takes in the loss of a step that counted; raises Diverged after too many above the
+        first."""
+        if math.isnan(self.first_loss):
+            self.first_loss = loss
+        self.above_first = self.above_first + 1 if loss > self.first_loss else 0
+        if self.above_first >= STEPS_ABOVE_FIRST:
+            raise Diverged(
+                f"the loss was above the first step's {self.first_loss:.4f} for "
+                f"{STEPS_ABOVE_FIRST} steps up to step {step}: lower optim.learning_rate"
+            )
 
 
 def result(
