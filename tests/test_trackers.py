@@ -102,6 +102,13 @@ def test_weights_and_biases_keeps_one_run(run, tmp_path, monkeypatch, capsys):
     assert ids[0] == ids[1] == json.loads((tmp_path / "wandb.json").read_text())["id"]
     assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 2  # `wandb sync` joins them
     assert capsys.readouterr().out == ""
+    tracker = WeightsAndBiases(c, tmp_path)
+    tracker._run.finish()  # as where its service ends: what is written now is an error
+    capsys.readouterr()
+    for row in rows(run)[:2]:
+        tracker.write(row)
+    tracker.close()
+    assert capsys.readouterr().err.count("gets no more rows of this run") == 1
 
 
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])

@@ -9,11 +9,13 @@ import io
 import json
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from lm.config import Config, LogConfig, to_dict
 from lm.errors import BadInput
+from lm.progress import warn
 from lm.train.workdir import read_json, write_json
 
 TENSORBOARD = "tensorboard"  # folder in the work folder
@@ -89,6 +91,7 @@ class WeightsAndBiases:
     def __init__(self, c: Config, workdir: Path):
         import wandb
 
+        self._run: Any = None  # None: it failed
         path = workdir / WANDB
         if not path.exists():
             write_json(path, {"id": uuid.uuid4().hex[:12]})
@@ -110,7 +113,18 @@ class WeightsAndBiases:
             ) from e
 
     def write(self, row: dict[str, Any]) -> None:
-        self._run.log(scalars(row), step=row["step"])
+        self._try(lambda run: run.log(scalars(row), step=row["step"]))
 
     def close(self) -> None:
-        self._run.finish()
+        self._try(lambda run: run.finish())
+
+    def _try(self, call: Callable[[Any], Any]) -> None:
+        """A service that fails in mid-run does not end training: metrics.jsonl has the rows."""
+        if self._run is None:
+            return
+        try:
+            call(self._run)
+        except Exception as e:  # whatever the client and its connection raise
+            reason = (str(e).splitlines() or [type(e).__name__])[0]
+            warn(f"Weights & Biases gets no more rows of this run ({reason}); training goes on")
+            self._run = None
