@@ -20,6 +20,7 @@ from lm.train.checkpoint import Checkpoints
 from lm.train.leaves import by_path
 from lm.train.start import started
 from lm.train.state import TrainState
+from lm.train.steps import STATE
 
 FACTS = {"corpus_sha256": "0" * 64, "tokenizer": {"name": "bytes"}}
 LAYOUT = make_layout(MeshConfig())
@@ -100,8 +101,17 @@ def test_settings_that_decide_no_result_may_change_and_are_told(tmp_path, capsys
     assert "going on with log.every 7 instead of 1\n" in capsys.readouterr().err
     workdir.claim(tmp_path, changed(config(), "mesh.data", 2), FACTS)
     assert "mesh.data 2 instead of 1 (results agree to rounding" in capsys.readouterr().err
+    step = tmp_path / "checkpoints" / "40"
+    (step / STATE).mkdir(parents=True)
+    for value in (3, 3, 1, 1):  # of which two are as the start before
+        workdir.claim(tmp_path, changed(config(), "log.every", value), FACTS)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved[workdir.PROVENANCE]["changes"] == [{"log.every": 7}, {"mesh.data": 2}]
+    assert saved[workdir.PROVENANCE]["changes"] == [
+        {"from_step": 0, "log.every": 7},
+        {"from_step": 0, "mesh.data": 2},
+        {"from_step": 40, "log.every": 3},
+        {"from_step": 40},  # as it was made
+    ]
     assert workdir.saved_run_id(tmp_path) == made  # it is the same run
     for key, value in {"optim.learning_rate": 0.5, "checkpoint.start_from": "x"}.items():
         with pytest.raises(BadInput, match=f"{key} is .* there and {value!r} now"):

@@ -16,9 +16,11 @@ from lm.data.tokenizer_json import without_text
 from lm.errors import BadInput, CannotSave
 from lm.progress import say
 from lm.train import changes
+from lm.train.steps import Steps
 from lm.whole_file import replacing
 
 PROVENANCE = "provenance"  # the key of config.json that is not config
+FROM_STEP = "from_step"  # of a record of changes: the newest checkpoint's step when it was made
 PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -84,12 +86,16 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
                 f"the tokenizer has changed since {workdir} was made: restore it or start in "
                 "another --workdir"
             )
-        if changed:
-            for f, (then, now) in changed.items():
-                say(changes.told(f, then, now))
-            # The config stays the one it was made with: it is the run's identity.
-            record = saved.setdefault("changes", [])
-            record.append({f: now for f, (_, now) in changed.items()})
+        for f, (then, now) in changed.items():
+            say(changes.told(f, then, now))
+        # The config stays the one it was made with: it is the run's identity. A record says how a
+        # start differs from it, where it differs otherwise than the start before.
+        record = saved.setdefault("changes", [])
+        last = {f: now for f, now in record[-1].items() if f != FROM_STEP} if record else {}
+        differs = {f: now for f, (_, now) in changed.items()}
+        if differs != last:
+            step = max(Steps(workdir / "checkpoints").all(), default=0)
+            record.append({FROM_STEP: step} | differs)
             write_json(path, theirs | {PROVENANCE: saved})
         return
     make_folder(workdir)
