@@ -9,6 +9,7 @@ G query heads per key-value head, H head width, F FFN width, V vocabulary, L lay
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,3 +103,11 @@ def flatten(table: Table, prefix: str = "") -> dict[str, ParamSpec]:
         else:
             rows |= flatten(value, f"{prefix}{name}/")
     return rows
+
+
+def each(table: Table, make: Callable[[str, ParamSpec], Any], prefix: str = "") -> Any:
+    """Returns the parameters' tree of make(path, row)."""
+    return {
+        k: make(prefix + k, v) if isinstance(v, ParamSpec) else each(v, make, f"{prefix}{k}/")
+        for k, v in table.items()
+    }

@@ -12,10 +12,10 @@ import jax
 import optax
 
 from lm.config import OptimConfig, PrecisionConfig
-from lm.model.spec import Table
+from lm.model.spec import Table, each
 from lm.optim.adafactor import scale_by_adafactor
 from lm.optim.clipping import clip_update
-from lm.optim.groups import each, groups
+from lm.optim.groups import groups
 from lm.optim.guard import Guard, make_guard
 from lm.optim.muon import scale_by_muon
 from lm.optim.stale import stale

@@ -5,11 +5,8 @@ patterns over paths such as blocks/ffn/*. A pattern that names nothing is an err
 """
 
 import math
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
-
-import jax
+from typing import NamedTuple
 
 from lm.config import OptimConfig
 from lm.errors import BadInput
@@ -48,16 +45,6 @@ def groups(o: OptimConfig, table: Table) -> dict[str, Group]:
         return Group(rule, float(next(fits, 1.0)), row.decayed and not kept)
 
     return {path: group(path, row) for path, row in rows.items()}
-
-
-def each(table: Table, make: Callable[[str, ParamSpec], Any]) -> Any:
-    """Returns the parameters' tree of make(path, row)."""
-    names = lambda path: "/".join(str(key.key) for key in path)
-    return jax.tree_util.tree_map_with_path(
-        lambda path, row: make(names(path), row),
-        table,
-        is_leaf=lambda x: isinstance(x, ParamSpec),
-    )
 
 
 def explain(o: OptimConfig, table: Table) -> str:

@@ -6,7 +6,7 @@ import jax
 import optax
 
 from lm.config import OptimConfig
-from lm.model.spec import ParamSpec, Table
+from lm.model.spec import ParamSpec, Table, each
 
 
 def scale_by_muon(o: OptimConfig, table: Table) -> optax.GradientTransformation:
@@ -30,26 +30,18 @@ def scale_by_muon(o: OptimConfig, table: Table) -> optax.GradientTransformation:
         n_in, n_out = math.prod(sizes[: row.n_in]), math.prod(sizes[row.n_in :])
         return math.sqrt(max(1.0, n_out / n_in)) * o.muon_learning_rate / o.learning_rate
 
-    def each(of_matrix):
-        return jax.tree.map(
-            lambda row: of_matrix(row) if row.hidden_matrix else optax.MaskedNode(),
-            table,
-            is_leaf=lambda x: isinstance(x, ParamSpec),
-        )
+    def matrices_of(make):
+        return each(table, lambda _, row: make(row) if row.hidden_matrix else optax.MaskedNode())
 
-    factors = each(factor)
+    factors = matrices_of(factor)
     matrices = optax.chain(
         orthogonalised_momentum(
             ns_steps=o.muon_iterations,
             beta=o.muon_momentum,
-            weight_dimension_numbers=each(dimensions),
+            weight_dimension_numbers=matrices_of(dimensions),
         ),
         optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)),
     )
-    labels = jax.tree.map(
-        lambda row: "matrix" if row.hidden_matrix else "rest",
-        table,
-        is_leaf=lambda x: isinstance(x, ParamSpec),
-    )
+    labels = each(table, lambda _, row: "matrix" if row.hidden_matrix else "rest")
     rest = optax.scale_by_adam(o.b1, o.b2, o.eps)
     return optax.partition({"matrix": matrices, "rest": rest}, labels)

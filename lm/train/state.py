@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.tree_util import DictKey
 
 from lm.layout import Layout
-from lm.model.spec import ParamSpec, Table, flatten
+from lm.model.spec import ParamSpec, Table, each, flatten
 from lm.optim.build import Optimizer
 
 
@@ -41,7 +41,7 @@ def shardings(table: Table, tx: Optimizer, layout: Layout) -> TrainState:
         same = row is not None and row.shape == leaf.shape
         return layout.param(name, row) if same and row else layout.replicated
 
-    params = _named(table, layout.param)
+    params = each(table, layout.param)
     opt = jax.tree_util.tree_map_with_path(of_moment, jax.eval_shape(tx.init, shapes(table)))
     average = params if tx.ema_decay else ()
     guard = jax.tree.map(lambda _: layout.replicated, _guard(tx))
@@ -54,12 +54,12 @@ def _guard(tx: Optimizer) -> Any:
 
 def param_specs(table: Table, layout: Layout) -> Any:
     """Returns the partition spec of every parameter."""
-    return _named(table, layout.spec)
+    return each(table, layout.spec)
 
 
 def shapes(table: Table) -> Any:
     """Returns the parameters as shapes and dtypes only."""
-    return _named(table, lambda _, row: jax.ShapeDtypeStruct(row.shape, jnp.float32))
+    return each(table, lambda _, row: jax.ShapeDtypeStruct(row.shape, jnp.float32))
 
 
 def abstract(table: Table, tx: Optimizer, layout: Layout) -> TrainState:
@@ -89,19 +89,9 @@ def initial(table: Table, tx: Optimizer, layout: Layout, seed: int):
             row.shape, layout.param(name, row), lambda index: row.initial(seed, name, index or ())
         )
 
-    params = _named(table, place)
+    params = each(table, place)
     opt = jax.jit(tx.init, out_shardings=where.opt)(params)
     average = jax.tree.map(jnp.copy, params) if tx.ema_decay else ()  # both are donated
     guard = jax.device_put(_guard(tx), layout.replicated)
     step = jax.device_put(jnp.int32(0), layout.replicated)
     return TrainState(step, params, opt, average, guard)
-
-
-def _named(table: Table, make) -> Any:
-    def walk(rows: Table, prefix: str) -> Any:
-        return {
-            k: make(prefix + k, v) if isinstance(v, ParamSpec) else walk(v, f"{prefix}{k}/")
-            for k, v in rows.items()
-        }
-
-    return walk(table, "")
