@@ -49,7 +49,7 @@ def short(tmp_path_factory):
 
 def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys):
     train(config(16), tmp_path / "own")
-    capsys.readouterr()
+    assert "1 of 8 devices are used: set mesh.data=-1 for all" in capsys.readouterr().err
     train(config(16), tmp_path / "branch", short)
     assert "starts from step 6 of" in capsys.readouterr().err
     assert files(tmp_path / "branch") == files(tmp_path / "own")
