@@ -233,3 +233,18 @@ def test_corpus_shorter_than_the_context_names_both_numbers(tmp_path):
         characters(tmp_path / "a.txt", 64)
     with pytest.raises(BadInput, match="training split has 90 tokens, fewer than the 129"):
         characters(tmp_path / "a.txt", 128)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"path": "my.txt"},
+        {"source": "markov", "path": "my.txt"},
+        {"source": "files", "path": "my.txt", "mixture": (("a", 1), ("b", 1))},
+        {"source": "files", "path": "my.txt", "validation_path": "held_out.txt"},
+        {"source": "tokens", "path": "tokens", "subset": "en"},
+    ],
+)
+def test_text_named_to_a_source_that_reads_another_is_refused(settings):
+    with pytest.raises(BadInput, match=r"data\.(path|mixture|validation_path|subset) is set and"):
+        build(DataConfig(**settings), 16, 0)

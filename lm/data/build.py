@@ -22,9 +22,17 @@ def build(data: DataConfig, length: int, seed: int) -> Dataset:
     """Read the corpus once and return it as rows of `length` targets.
 
     The order of training rows (or, for a made-up source, its text) follows from `seed`.
-    Raises BadInput for a name that is not there, files that are not, or a split too short.
+    Raises BadInput for a name that is not there, files that are not, a split too short, or a text
+    named to a source that would read another.
     """
-    return _named(SOURCES, data.source, "data.source")(data, length, seed)
+    source = _named(SOURCES, data.source, "data.source")
+    for field, readers in READ_BY.items():
+        if getattr(data, field) and data.source not in readers:
+            raise BadInput(
+                f"data.{field} is set and data.source is {data.source}, which does not read it: "
+                f"set data.source to {' or '.join(readers)}, or data.{field} to its default"
+            )
+    return source(data, length, seed)
 
 
 def from_corpus(corpus: Corpus, tokenizer_name: str, settings: RowSettings) -> Dataset:
@@ -114,6 +122,14 @@ SOURCES: dict[str, Callable[[DataConfig, int, int], Dataset]] = {
     "huggingface": _hugging_face,
     "mixture": _mixture,
     "markov": _markov,
+}
+
+# What names a text, and the sources that read it: a run on another text would be silent.
+READ_BY = {
+    "path": ("files", "tokens", "huggingface"),
+    "validation_path": ("tokens",),
+    "mixture": ("mixture",),
+    "subset": ("huggingface",),
 }
 
 
