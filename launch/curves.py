@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launch.estimate import Estimate, Estimator
 from launch.layouts import Choice, Layouts, choices
 from launch.paper import on_paper, topology_of
+from launch.topology import read_name
 from lm import chips
 from lm.config import Config, to_dict
 from lm.errors import BadInput, CannotSave
 from lm.laws.figures import style
-from lm.progress import Progress
+from lm.progress import Progress, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,8 @@ def curves(
     reports: contents of compile.json; one that is such a point fills its compiled_* columns.
     """
     batches = {"weak": lambda n: rows_per_chip * n, "strong": lambda n: c.train.batch_size}
-    asked = [(mode, family, n) for mode in MODES for family in FAMILIES for n in SIZES]
+    sizes = _priced(_chip(chip))
+    asked = [(mode, family, n) for mode in MODES for family in FAMILIES for n in sizes]
     progress = Progress("estimating", len(asked), unit="point")
     rows: list[dict[str, Any]] = []
     for i, (mode, family, n) in enumerate(asked):
@@ -58,7 +60,7 @@ def curves(
         progress.update(i + 1)
     progress.close()
     if not rows:
-        raise BadInput(f"no layout of these kinds fits {SIZES[0]} to {SIZES[-1]} chips of {chip}")
+        raise BadInput(f"no layout of these kinds fits {sizes[0]} to {sizes[-1]} chips of {chip}")
     for row in rows:
         line = [r for r in rows if (r["mode"], r["family"]) == (row["mode"], row["family"])]
         per_chip = line[0]["tokens_per_second_per_chip"]
@@ -73,6 +75,18 @@ def curves(
                     found["tokens_per_second"] / report["n_chips"] / per_chip
                 )
     return rows
+
+
+def _priced(chip: chips.Chip) -> list[int]:
+    """Returns the sizes whose networks have a published bandwidth; BadInput where none has."""
+    names = [(n, topology_of(chip, n)) for n in SIZES]
+    known = [n for n, name in names if name and (chip.slow_bandwidth or read_name(name)[2] == 1)]
+    unknown = f"the bandwidth of {chip.name} between slices is not published"
+    if not known:
+        raise BadInput(f"{unknown}, which {SIZES[0]} chips need: give another --chip")
+    if len(known) < len(SIZES):
+        say(f"{unknown}: lines end at {known[-1]} chips")
+    return known
 
 
 def _chip(name: str) -> chips.Chip:

@@ -7,8 +7,8 @@ From 16 to 4096 chips by doubling, on the roundest machine of each size (4x4x8, 
 fully sharded data parallelism, with that and a model axis of 4, and with that and 4 pipeline stages
 in 1F1B. Weak scaling gives every chip --rows sequences, so that the batch grows; strong scaling
 keeps the config's batch. Micro-batches are those that are fastest at each size and fit; a line ends
-where the batch has no more rows to give. Efficiency is tokens/s of a chip relative to the smallest
-machine of the line.
+where the batch has no more rows to give, or where no bandwidth between slices is published.
+Efficiency is tokens/s of a chip relative to the smallest machine of the line.
 
 The seconds are launch.search's: arithmetic, the least a step takes. --compiled=FILE,FILE names
 compile.json files of launch.compile; those that are points of a line are drawn on it and stand in

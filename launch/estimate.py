@@ -25,6 +25,7 @@ from launch.roofline import Prediction, outlook, predict
 from launch.tally import Tally
 from launch.topology import Machine
 from lm import budget
+from lm.errors import BadInput
 from lm.pipeline.program import CODES, Program, make_program
 from lm.pipeline.schedules import make_schedule
 
@@ -58,7 +59,10 @@ class Estimator:
         self._works = cache(lambda c, layout: Works(Pieces(c, layout), machine))
 
     def __call__(self, candidate: Candidate) -> Estimate:
-        """Returns what a step costs; the candidate's layout is of this machine's devices."""
+        """Returns what a step costs; the candidate's layout is of this machine's devices.
+
+        Raises BadInput where the price takes a number that is not published.
+        """
         c, layout = candidate.config, candidate.layout
         # Pieces are alike in every schedule of as many micro-batches.
         plain = replace(c.pipeline, schedule="1f1b", repeats=1)
@@ -109,7 +113,14 @@ class Works:
     def price(self, t: Tally) -> Prediction:
         layout = self.pieces.layout
         mesh, devices = dict(layout.mesh.shape), list(layout.mesh.devices.flat)
-        return predict(t, self.machine, mesh, devices, self.pieces.config.precision.matmul_dtype)
+        dtype = self.pieces.config.precision.matmul_dtype
+        found = predict(t, self.machine, mesh, devices, dtype)
+        if found.unknown:  # would be priced at nothing, and so look best
+            raise BadInput(
+                f"a step on {self.machine.name} has no price: {' and '.join(found.unknown)} is not "
+                "known; take another machine, or another precision if that is what is missing"
+            )
+        return found
 
     def whole(self) -> Tally:
         """Returns a step without a pipeline."""

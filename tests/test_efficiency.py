@@ -128,6 +128,15 @@ def test_a_model_that_fits_nowhere_is_a_sentence():
         c.curves(config(model__max_length=2**20), "v5e", 1)
 
 
+def test_lines_end_where_the_network_has_no_published_bandwidth(monkeypatch, capsys):
+    monkeypatch.setattr(c, "SIZES", [128, 256, 512])
+    rows = c.curves(config(), "v3", 4)
+    assert {r["chips"] for r in rows} <= {128, 256}
+    assert "between slices is not published: lines end at 256 chips" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="h100_pcie between slices is not published, which 128"):
+        c.curves(config(), "h100_pcie", 4)
+
+
 def command(*args):
     run = [sys.executable, "-m", "launch.efficiency", *args]
     return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, env=os.environ.copy())

@@ -14,6 +14,7 @@ from launch.paper import on_paper, topology_of
 from launch.roofline import SLOW
 from lm import budget, chips
 from lm.config import freeze, to_dict
+from lm.errors import BadInput
 from lm.layout import make_layout
 
 MESHES = [(4, 1, 1), (2, 2, 1), (2, 1, 2)]
@@ -138,6 +139,19 @@ def test_exchanges_of_a_sharded_layer_are_its_weights():
         "data": 4 * budget.n_params(c.model)  # every gradient, once
     }
     assert whole.memory["state"] > 3 * e.memory["state"]
+
+
+@pytest.mark.parametrize(
+    "topology, changes, missing",
+    [
+        ("v5e:2x2", dict(precision__compute="float16"), "the peak of v5e in float16"),
+        ("v5e:2x2", dict(precision__matmul="float8"), "the peak of v5e in float8"),
+        ("2xv4:2x1x1", {}, "the bandwidth of v4 between slices"),
+    ],
+)
+def test_what_is_not_known_has_no_price(topology, changes, missing):
+    with pytest.raises(BadInput, match=f"{missing} is not known"):
+        estimated(config((4, 1, 1), **changes), topology)
 
 
 def test_products_of_8_bits_run_at_their_own_peak():
