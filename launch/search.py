@@ -14,7 +14,7 @@ experiments.train or launch.compile.
 Seconds are the least a step takes (launch/roofline.py). Steps within 1 % of each other count as
 equal: the one that needs least memory is taken. In --out, search.csv has a row for every legal
 layout, search.json those printed and the choice.
-Exit code 2: no layout is legal, none fits, or a number that the price takes is not published; 1: the
+Exit code 2: no layout is legal, none fits, or a number that prices need is not published; 1: the
 compiler failed on all it was given.
 """
 
