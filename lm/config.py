@@ -54,7 +54,7 @@ __all__ = [
 
 
 def default_config():
-    """Returns a complete, locked ConfigDict with every default above."""
+    """Returns a complete, locked ConfigDict with the defaults of lm/config_fields.py."""
     from ml_collections import ConfigDict
 
     # Types are checked by `freeze`, which also accepts 1e6 for an integer and none where optional.

@@ -1,5 +1,6 @@
 """Files written in one piece: whoever reads sees the old one or the new one, after a kill too."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,5 +19,18 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync(folder: Path) -> None:
+    """Returns once renames in a folder are on the disk, where the system can say so."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems sync files only
+            raise
+    finally:
+        os.close(fd)

@@ -2,7 +2,8 @@
 
 It is grain's index shuffle, the one behind `grain.MapDataset.shuffle`, called without the data
 set around it (7 microseconds a row instead of 23). grain adds seed and epoch, so that seed 1
-repeats seed 0 one epoch earlier; here a digest of the pair is the key, and no two orders meet.
+repeats seed 0 one epoch earlier; here a digest of the pair is the key. It has 32
+bits: two orders hardly ever meet.
 """
 
 import functools

@@ -17,6 +17,7 @@ from pathlib import Path
 from lm.errors import BadInput
 from lm.progress import warn
 from lm.train import checksums
+from lm.whole_file import sync
 
 STATE, PROGRESS = "state", "progress.json"
 SAVING, REMOVING, DAMAGED = ".saving-", ".removing-", "damaged-"
@@ -72,9 +73,9 @@ class Steps:
         if self.path(step).exists():
             raise OSError(f"{self.path(step)} is in the way, not written by this run")
         checksums.seal(path)
-        _sync(path)
+        sync(path)
         os.rename(path, self.path(step))
-        _sync(self.folder)
+        sync(self.folder)
 
     def drop(self, step: int) -> None:
         """Removes what is left of a step that could not be written."""
@@ -138,12 +139,3 @@ def _delete(path: Path) -> None:
         if child.name != checksums.NAME:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
     shutil.rmtree(path)
-
-
-def _sync(folder: Path) -> None:
-    """Returns once renames in a folder are on the disk, where the system can say so."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
