@@ -17,8 +17,8 @@ def get_config():
     config.data.validation_fraction = 0.1
     m = config.model
     m.d_model, m.n_layers, m.n_heads, m.max_length, m.qk_norm = 128, 4, 4, 64, True
-    # Under half of nanoGPT's parameters: what Muon gains goes into speed. At full width (d_ff 176, 4
-    # key-value heads, 5 iterations) the same recipe reaches 1.570.
+    # Under half of nanoGPT's parameters: what Muon gains goes into speed. Full width (d_ff 176, 4
+    # key-value heads, 5 iterations) reaches 1.570 with this recipe.
     m.n_kv_heads, m.d_ff, m.init_std = 1, 96, 0.07
     config.train.batch_size = 12
     config.train.steps = 2000
