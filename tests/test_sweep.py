@@ -156,7 +156,7 @@ def test_law_that_predicts_the_largest_budget_best_is_chosen(tmp_path):
 
 
 def test_the_largest_budget_is_that_of_the_groups_or_of_flops():
-    flops = np.array([1e8, 1e8, 2.5e8, 2e8, 2e8])  # a small batch's run overshoots by little
+    flops = np.array([1e8, 1e8, 2.5e8, 2e8, 2.45e8])  # a small batch's run overshoots by little
     frame = pd.DataFrame({"n_params": [1e3, 2e3, 1e3, 2e3, 3e3], "n_tokens": 1e5, "loss": 2.0,
                           "flops": flops})  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_the_largest_budget_is_that_of_the_groups_or_of_flops():
         return answer.largest_budget(read_runs(frame.assign(group=group), LAWS["chinchilla"]))
 
     assert of([1e8, 1e8, 2e8, 2e8, 2e8]).tolist() == [False, False, True, True, True]
-    assert of([f"r00{i}" for i in range(5)]).tolist() == [False, False, True, False, False]
+    assert of([f"r00{i}" for i in range(5)]).tolist() == [False, False, True, False, True]
 
 
 def test_workers_have_equal_shares_and_share_no_accelerator(monkeypatch):
