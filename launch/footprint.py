@@ -63,5 +63,6 @@ def _left(pieces: Pieces) -> float:
     """Returns the bytes that one layer's forward leaves for its backward."""
     if pieces.again:
         return pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
-    # Residuals hold the weights as they went into the products.
-    return pieces.residuals + pieces.w * pieces.held_of_layer
+    # Residuals hold the weights as they went into the products, unless they are gathered again.
+    weights = 0.0 if pieces.gathers_again else pieces.w * pieces.held_of_layer
+    return pieces.residuals + weights

@@ -11,9 +11,10 @@ products  2 n i j FLOPs for [n, i] x [i, j]. A layer has query, key, value and o
           kernels, else the blocks that are computed (Dao 2023, arXiv 2307.08691).
 again     A layer computed again from its input repeats its forward without the last product, whose
           result no gradient needs (post-norm models need it).
-data      Fully sharded, a layer's weights are gathered forward and once more where it is computed
-          again, W bytes a value, and their gradients scattered, R bytes (Rajbhandari et al. 2020,
-          arXiv 1910.02054); else gradients are summed once a step.
+data      Fully sharded, a layer's weights are gathered forward and once more backward (not in a
+          pipeline that keeps residuals: they are among them), W bytes a value, and their gradients
+          scattered, R bytes (Rajbhandari et al. 2020, arXiv 1910.02054); else gradients are summed
+          once a step.
 model     A layer gathers [n, D] twice and scatters it twice, W bytes a value, backward the same,
           again two and one (Korthikanti et al. 2022, arXiv 2205.05198).
 memory    Each product reads both its factors and writes its result once, W bytes a value;
@@ -124,6 +125,11 @@ class Pieces:
         return c.pipeline.recompute if self.layout.stages > 1 else c.model.remat
 
     @property
+    def gathers_again(self) -> bool:
+        """Whether a backward that computes nothing again gathers its layer's weights again."""
+        return self.sharded and self.layout.stages == 1 and not self.again
+
+    @property
     def residuals(self) -> float:
         """Bytes that one layer's backward reads of its forward, parameters left out."""
         m, own = self.config.model, self.tokens / self.sizes[MODEL]
@@ -217,10 +223,14 @@ class Pieces:
         self.attention(t, 2)
         self.passes(t, PASSES / 2)
         t.hbm_bytes += 0 if self.again else self.residuals
-        self.exchange(t, "all-gather", (DATA,), self.w * self.gathered("blocks/") / self.layers)
+        self._gather(t)
         self.exchange(t, "all-gather", (MODEL,), self._activation, 2)
         self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2 if last else 1)
         return t
+
+    def _gather(self, t: Tally) -> None:
+        """Adds a layer's weights gathered over `data`, of which there are none unless sharded."""
+        self.exchange(t, "all-gather", (DATA,), self.w * self.gathered("blocks/") / self.layers)
 
     @property
     def _activation(self) -> int:
@@ -237,6 +247,8 @@ class Pieces:
             self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2)
         self.passes(t, PASSES / 2 * (of_input + of_weights))
         t.hbm_bytes += 0 if self.again else self.residuals
+        if self.gathers_again:
+            self._gather(t)
         if of_weights:
             values = self.gathered("blocks/") / self.layers
             self.exchange(t, "reduce-scatter", (DATA,), self.r * values)
