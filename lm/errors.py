@@ -26,3 +26,8 @@ class Diverged(RuntimeError):
 
 class Stopped(RuntimeError):
     """A signal asked the process to stop, and the state was saved: exit code 75."""
+
+
+def installed_by(extra: str) -> str:
+    """Returns how an extra of pyproject.toml is installed: from the checkout, not from an index."""
+    return f"pip install -e '.[{extra}]' in the checkout"

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lm.errors import BadInput, CannotSave
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the machine fails, not the user
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -34,3 +38,26 @@ def sync(folder: Path) -> None:
             raise
     finally:
         os.close(fd)
+
+
+def write(path: Path, content: str | bytes, instead: str) -> None:
+    """Writes a file in one piece, and makes its folder.
+
+    Raises CannotSave where the disk is full, BadInput with what to do `instead` where the path
+    cannot be written; `path` then stays as it was.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as e:
+        raise unwritable(path, e, instead) from e
+
+
+def unwritable(path: Path, e: OSError, instead: str) -> CannotSave | BadInput:
+    """The error to raise for a file that could not be written."""
+    if e.errno in FULL:
+        return CannotSave(
+            f"{path} cannot be written ({e.strerror}): make room and give the same command again"
+        )
+    return BadInput(f"{path} cannot be written ({e.strerror or e}): {instead}")
