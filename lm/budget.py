@@ -9,8 +9,10 @@ the embedding lookup and recomputation do not. Causal attention counts half of t
 import math
 from dataclasses import dataclass
 
-from lm.config import Config, ModelConfig
+from lm.config import BUDGETS, Config, ModelConfig
 from lm.errors import BadInput
+
+MOST_STEPS = 2**31 - 1
 
 
 def n_params(m: ModelConfig) -> int:
@@ -110,6 +112,7 @@ def horizon(c: Config) -> Horizon:
         else:
             assert t.tokens_per_param is not None
             wanted_tokens = _round_up(t.tokens_per_param * n_params(m))
+    _check_length(c, min(wanted_tokens / (t.batch_size * length), wanted_steps))
     growth = [(0, t.batch_size), *t.batch_growth]
     stages: list[Stage] = []
     step = tokens = 0
@@ -130,6 +133,17 @@ def horizon(c: Config) -> Horizon:
         excess=tokens - int(wanted_tokens) if wanted_tokens < math.inf else 0,
         stages=tuple(stages),
     )
+
+
+def _check_length(c: Config, steps: float) -> None:
+    """Raises BadInput for a run that nobody ends: steps are counted in int32."""
+    if steps > MOST_STEPS:
+        name = next(b for b in BUDGETS if getattr(c.train, b) is not None)
+        raise BadInput(
+            f"train.{name} {getattr(c.train, name):.6g} makes {steps:.3g} steps of "
+            f"{c.train.batch_size} sequences, and a run has at most {MOST_STEPS:,}: ask for less "
+            "or raise train.batch_size"
+        )
 
 
 def _round_up(x: float) -> int:

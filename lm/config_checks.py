@@ -18,6 +18,7 @@ from lm.config_fields import (
     Config,
     OptimConfig,
 )
+from lm.config_numbers import check_numbers
 from lm.errors import BadInput
 
 
@@ -29,6 +30,7 @@ def _choice(key: str, value: str, options) -> None:
 
 
 def check(c: Config) -> None:
+    check_numbers(c)
     m, t, o = c.model, c.train, c.optim
     positive = {
         "model.vocab_multiple": m.vocab_multiple,
@@ -75,7 +77,7 @@ def check(c: Config) -> None:
         "pipeline.repeats": c.pipeline.repeats,
     }
     for key, value in positive.items():
-        if value is not None and not 0 < value < float("inf"):
+        if value is not None and not value > 0:
             raise BadInput(f"{key} is {value}: it must be greater than 0")
     not_negative = {
         "optim.weight_decay": o.weight_decay,
@@ -84,7 +86,7 @@ def check(c: Config) -> None:
         "optim.warmup_steps": o.warmup_steps or 0,
     }
     for key, value in not_negative.items():
-        if not 0 <= value < float("inf"):
+        if value < 0:
             raise BadInput(f"{key} is {value}: it must be 0 or greater")
     if c.checkpoint.keep_best < 0:
         raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
@@ -203,7 +205,7 @@ def _check_optim(o: OptimConfig) -> None:
             raise BadInput(f"optim.no_decay holds {path!r}: each entry is a path of parameters")
     for entry in o.learning_rate_factors:
         pair = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
-        if not pair or not isinstance(entry[1], int | float) or not 0 <= entry[1] < float("inf"):
+        if not pair or not isinstance(entry[1], int | float) or entry[1] < 0:
             raise BadInput(
                 f"optim.learning_rate_factors holds {entry!r}: each entry is a pair "
                 "(path, factor), the factor 0 or greater"
@@ -219,7 +221,7 @@ def check_axes(c: Config, model_size: int, stages: int) -> None:
             f"pipeline.repeats {p.repeats} with pipeline.schedule {p.schedule!r}: the interleaved "
             "schedule has 2 or more groups of layers a stage, every other one has 1"
         )
-    if stages > 1 and c.model.n_layers % (stages * p.repeats):
+    if c.model.n_layers % (stages * p.repeats):
         raise BadInput(
             f"model.n_layers {c.model.n_layers} is not divisible by mesh.pipe {stages} times "
             f"pipeline.repeats {p.repeats}: change one of them"

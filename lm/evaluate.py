@@ -12,6 +12,7 @@ from lm.config import Config
 from lm.data.build import Dataset
 from lm.layout import Layout
 from lm.model.transformer import Model
+from lm.progress import say
 from lm.train.step import make_evaluate
 
 
@@ -21,17 +22,27 @@ class Evaluation(NamedTuple):
     by_source: dict[str, float]  # nats per target of each source of a mixture
 
 
+def batch_size(c: Config, dataset: Dataset) -> int:
+    """Returns the sequences evaluated at a time: eval.batch_size, but no more than there are; none:
+    train.batch_size."""
+    sets = dataset.parts.values() or [dataset]
+    most = max(part.n_validation_sequences for part in sets)
+    return min(c.eval.batch_size, most) if c.eval.batch_size else c.train.batch_size
+
+
 class Evaluator:
     """Evaluates parameters on a data set's validation split; compiles once."""
 
     def __init__(self, model: Model, dataset: Dataset, layout: Layout, c: Config):
-        size = c.eval.batch_size or c.train.batch_size
+        sets = dataset.parts or {"": dataset}
+        size = batch_size(c, dataset)
         parts = layout.data_size * (c.pipeline.microbatches if layout.stages > 1 else 1)
         rows = -(-size // parts) * parts
+        if size < (c.eval.batch_size or 0):
+            say(f"eval.batch_size {c.eval.batch_size}: all {size} held-out sequences at once")
         self._dataset, self._layout = dataset, layout
         self._batches = {
-            name: part.validation(rows, layout.local_rows(rows))
-            for name, part in (dataset.parts or {"": dataset}).items()
+            name: part.validation(rows, layout.local_rows(rows)) for name, part in sets.items()
         }
         self._loss_sum = jax.jit(make_evaluate(model, c, layout), out_shardings=layout.replicated)
         self._compiled: Callable | None = None

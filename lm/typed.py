@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -88,10 +89,10 @@ def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is bool and isinstance(value, bool):
         return value
-    if kind is int and number and float(value).is_integer():
+    if kind is int and number and _whole(value):
         return int(value)
     if kind is float and number:
-        return float(value)
+        return _as_float(value)
     if kind is str and isinstance(value, str):
         return value
     if kind is tuple and isinstance(value, list | tuple):
@@ -104,11 +105,31 @@ def convert(key: str, value: Any, kind: Any, where: str = "the config") -> Any:
         tuple: "a list",
     }[kind]
     optional = " or none" if len(options) > 1 else ""
-    raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {value!r}")
+    raise BadInput(f"{key} in {where} must be {wanted}{optional}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes 4300 digits at most
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _whole(value: int | float) -> bool:
+    return isinstance(value, int) or value.is_integer()
+
+
+def _as_float(value: int | float) -> float:
+    """Returns infinity for what no float holds: the checks of settings refuse it."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _tuple(values: Any) -> Any:
     """Returns lists as tuples, at any depth, and whole numbers in them as integers."""
     if isinstance(values, list | tuple):
         return tuple(map(_tuple, values))
-    return int(values) if isinstance(values, float) and values.is_integer() else values
+    return int(values) if isinstance(values, float) and _whole(values) else values

@@ -240,7 +240,10 @@ def test_a_folder_that_cannot_be_written_is_told_before_training(two_steps, tmp_
         if path.owner() != "root" or path in (tmp_path, folder):
             path.chmod(0o555)
     try:
-        with as_nobody(), pytest.raises(BadInput, match="cannot be used .*denied.*: see that it"):
+        with (
+            as_nobody(),
+            pytest.raises(BadInput, match="cannot be written .*denied.*: see that it"),
+        ):
             Checkpoints(folder, C)
     finally:
         tmp_path.chmod(0o755)

@@ -121,7 +121,7 @@ def test_a_tracker_that_is_not_installed_is_told_first(package, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadInput, match=rf"log.{package} needs .*pip install 'isoflop\[{package}"):
+    with pytest.raises(BadInput, match=rf"log.{package} needs .*pip install -e '.\[{package}"):
         check(LogConfig(tensorboard=True) if package == "tensorboard" else LogConfig(wandb="x"))
 
 

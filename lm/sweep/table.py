@@ -1,14 +1,14 @@
 """The table of runs: runs.csv, one row a run, from the result files."""
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lm import budget
-from lm.errors import CannotSave
+from lm.errors import BadInput, CannotSave
 from lm.sweep.points import Point
+from lm.train.standing import read_result
 from lm.whole_file import replacing
 
 COLUMNS = ("run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", "flops",
@@ -17,12 +17,11 @@ COLUMNS = ("run_id", "group", "n_params", "n_params_non_embedding", "n_tokens", 
 
 def result_of(point: Point, runs: Path) -> dict[str, Any] | None:
     """Returns a run's result.json, None while it has none that counts."""
-    path = runs / point.run_id / "result.json"
     try:
-        result = json.loads(path.read_text())
-    except (OSError, ValueError):
+        result = read_result(runs / point.run_id / "result.json")
+    except BadInput:  # where it is there, the training of this run says what is wrong with it
         return None
-    return result if result.get("status") in ("finished", "diverged") else None
+    return None if result["status"] == "stopped" else result
 
 
 def row(point: Point, result: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from lm.train import checksums, leaves, state
 from lm.train.saving import Saving
 from lm.train.state import TrainState
 from lm.train.steps import PROGRESS, STATE, Steps
-from lm.train.workdir import PROVENANCE, read_json
+from lm.train.workdir import read_json, take_provenance
 
 # orbax is imported where it is used: it is slow to import and only runs with a work folder need it.
 
@@ -224,7 +224,7 @@ def restore_run(workdir: Path, layout: Layout, any_dtype: bool = False) -> Saved
     if not (workdir / "config.json").is_file():
         raise BadInput(f"{workdir} is not a run's folder: it has no config.json")
     saved = read_json(workdir / "config.json")
-    provenance = saved.pop(PROVENANCE, {})
+    provenance = take_provenance(saved, workdir / "config.json")
     c = freeze(saved, str(workdir / "config.json"))
     table = transformer.table(c.model, c.pipeline.repeats)
     abstract = state.abstract(table, build_optimizer(c.optim, table, c.precision), layout)

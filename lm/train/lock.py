@@ -5,9 +5,10 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput
 from lm.progress import warn
 from lm.train.workdir import make_folder
+from lm.whole_file import unwritable
 
 NAME = ".lock"  # stays in the folder; what locks is that a process holds it open
 
@@ -24,7 +25,7 @@ def locked(workdir: Path) -> Iterator[None]:
     try:
         file = open(workdir / NAME, "a")  # closed on exec, as Python opens all files
     except OSError as e:
-        raise CannotSave(f"cannot write {workdir / NAME}: {e.strerror}") from e
+        raise unwritable(workdir / NAME, e, "choose another --workdir") from e
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,8 +31,9 @@ from lm.train.goodput import Clock, lost_since, start_time
 from lm.train.hosts import Hosts
 from lm.train.lock import locked
 from lm.train.profile import Profile
-from lm.train.setup import Run, build, load_data
-from lm.train.standing import Standing, finite, result
+from lm.train.setup import Run, on_this_machine
+from lm.train.standing import Standing, finite, read_result, result
+from lm.train.start import check as check_start
 from lm.train.start import started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
@@ -50,35 +51,41 @@ def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, 
     folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
     this; the first one writes the files.
     """
-    with contextlib.ExitStack() as held:
-        run = group.together(lambda: _claimed(c, workdir, branch_of, held))
-        return _trained(run, workdir, branch_of)
+    try:
+        with contextlib.ExitStack() as held:
+            run = group.together(lambda: _claimed(c, workdir, branch_of, held))
+            return _trained(run, workdir, branch_of)
+    except OSError as e:
+        if isinstance(e, CannotSave):
+            raise
+        raise CannotSave(f"cannot write in {workdir}: {e.strerror or e}") from e
 
 
 def _trained(run: Run, workdir: Path, branch_of: Path | None) -> dict[str, Any]:
     result_path = workdir / "result.json"
     # Read by all before any can write it: nobody goes on alone.
-    done = group.together(lambda: files.read_json(result_path) if result_path.exists() else None)
+    done = group.together(lambda: read_result(result_path) if result_path.exists() else None)
     if done is not None:
         if done["status"] == "finished":
             say(f"{workdir} is finished: eval_loss {done['eval_loss']:.4f}; nothing to do")
             return done
         if done["status"] == "diverged":
-            raise Diverged(f"{workdir} diverged at step {done['steps']}; change the config")
+            raise Diverged(f"{workdir} diverged at step {done.get('steps')}: change the config")
     return _Training(run, workdir, branch_of).result()
 
 
 def _claimed(c: Config, workdir: Path, branch_of: Path | None, held: contextlib.ExitStack) -> Run:
     """Returns the run's parts; its folder is this config's from here on, and locked while held."""
     check_trackers(c.log)
-    c, dataset = load_data(c)
-    run = build(c, dataset)
+    check_start(c.checkpoint, workdir)
+    run = on_this_machine(c)
+    dataset = run.dataset
     if branch_of:
-        trunk.check(branch_of, c, dataset.sha256)
+        trunk.check(branch_of, run.config, dataset.sha256)
     if group.first():
         held.enter_context(locked(workdir))
         facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
-        files.claim(workdir, c, facts)
+        files.claim(workdir, run.config, facts)
     return run
 
 
@@ -98,9 +105,8 @@ class _Training:
         self.earlier_seconds = self.standing.seconds
         spent = self.standing.spent
         self.clock = Clock(began, spent, lost_since(workdir, spent))
-        self.metrics = (
-            files.MetricsFile(workdir / "metrics.jsonl", self.step) if group.first() else None
-        )
+        log = lambda: files.MetricsFile(workdir / "metrics.jsonl", self.step)
+        self.metrics = group.together(lambda: log() if group.first() else None)
         make = lambda: trackers(self.c, workdir) if group.first() else []
         self.trackers = group.together(make)
         self.profile, self.hosts = Profile(self.c.log, workdir), Hosts()
@@ -160,12 +166,8 @@ class _Training:
         except Diverged:
             self._write_result("diverged")
             raise
-        except OSError as e:
-            if isinstance(e, CannotSave):
-                raise
-            raise CannotSave(f"cannot write in {self.workdir}: {e.strerror or e}") from e
         finally:
-            told = isinstance(sys.exception(), CannotSave)
+            told = isinstance(sys.exception(), OSError)
             closes = [] if told else [self.checkpoints.close]
             closes += [self.metrics.close] if self.metrics else []
             closes += [self.progress.close, *(t.close for t in self.trackers), self.profile.close]

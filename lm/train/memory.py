@@ -1,15 +1,57 @@
-"""What a device holds while it trains, by part: memory.json."""
+"""What training holds in memory: the least there must be, and what a device has by part."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from lm import budget
+from lm.config import Config
+from lm.errors import BadInput
+from lm.process import machine_memory_bytes
 from lm.train.state import TrainState
 from lm.train.workdir import write_json
 
 NAME = "memory.json"
+MOMENTS = {"adamw": 2, "adafactor": 0, "lion": 1, "muon": 1, "sgd": 1}  # of each weight, at least
+WIDTH = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}  # bytes
+
+
+def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
+    """Raises BadInput where CPUs are to train what this machine's memory cannot hold.
+
+    Counted is the least that there must be: weights, gradients and optimizer state, once over all
+    processes, and what enters one layer, of a micro-batch or of an evaluation's rows. A vocabulary
+    that is not known yet counts as one token.
+    """
+    have = machine_memory_bytes()
+    m, t = c.model, c.train
+    padded = dataclasses.replace(m, vocab_size=m.vocab_size or 1).padded_vocab
+    n = budget.n_params(dataclasses.replace(m, vocab_size=padded))
+    copies = 2 + MOMENTS[c.optim.optimizer] + c.optim.staleness + bool(c.optim.ema_decay)
+    positions = {"rope": m.head_dim, "sinusoidal": m.d_model}.get(m.position, 0) * m.max_length
+    state = 4 * n * copies // processes + 8 * positions  # angles are made in float64
+    batch = max(t.batch_size, *(rows for _, rows in t.batch_growth), 0)
+    rows = max(batch // max(t.accumulate, c.pipeline.microbatches), eval_rows)
+    layer = rows * m.d_model * WIDTH[c.precision.compute]
+    given = (layer + 12 * batch) * c.length // processes  # tokens, targets and weights are 12 bytes
+    if have is not None and state + given > have:
+        raise BadInput(
+            f"this machine has {_told(have)} of memory, and {n:,} parameters with gradients and "
+            f"optimizer state take {_told(state)}, what {rows:,} sequences bring into a layer "
+            f"{_told(given)}: ask for a smaller model, or for fewer sequences at a time with "
+            "train.accumulate or eval.batch_size"
+        )
+
+
+def _told(n: float) -> str:
+    n, unit = n / 2**20, "MiB"
+    for larger in ("GiB", "TiB"):
+        if n >= 1000:
+            n, unit = n / 1024, larger
+    return f"{n:,.4g} {unit}"
 
 
 def bytes_by_part(abstract: TrainState, program: Any) -> dict[str, int]:

@@ -5,17 +5,19 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lm import budget
+from lm import budget, group
 from lm.config import FUSED_ATTENTION, Config
 from lm.config_checks import check_axes
 from lm.data.build import Dataset
 from lm.data.build import build as build_data
 from lm.errors import BadInput
+from lm.evaluate import batch_size
 from lm.layout import Layout, make_layout
 from lm.model import transformer
 from lm.model.fused import SPLASH_BLOCK, SPLASH_LANES
 from lm.optim.build import Optimizer
 from lm.optim.build import build as build_optimizer
+from lm.train import memory
 from lm.train.reproducible import VIRTUAL_SHARDS
 
 
@@ -57,12 +59,34 @@ def model_of(c: Config) -> transformer.Model:
 
 
 def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> Run:
-    """Returns the run's parts on this process's devices; raises BadInput where `check` does."""
+    """Returns the run's parts on this process's devices; raises BadInput where `check` does,
+    and for a run in which every gradient would come too late."""
     layout = layout or make_layout(c.mesh)
     check(c, layout)
+    horizon = budget.horizon(c)
+    if c.optim.staleness >= horizon.steps:
+        raise BadInput(
+            f"optim.staleness {c.optim.staleness} with {horizon.steps} steps: no gradient would "
+            "ever be used; lower it or train for longer"
+        )
     model = model_of(c)
     tx = build_optimizer(c.optim, model.table, c.precision)
-    return Run(c, dataset, layout, model, tx, budget.horizon(c))
+    return Run(c, dataset, layout, model, tx, horizon)
+
+
+def on_this_machine(c: Config) -> Run:
+    """Returns the run's parts with its data, on this process's devices; nothing is made on disk.
+
+    Raises BadInput for whatever can be known to go wrong."""
+    layout = make_layout(c.mesh)
+    on_cpu = layout.platform == "cpu"
+    if on_cpu:
+        memory.check(c, group.size())
+    c, dataset = load_data(c)
+    run = build(c, dataset, layout)
+    if on_cpu:
+        memory.check(c, group.size(), batch_size(c, dataset))
+    return run
 
 
 def check(c: Config, layout: Layout) -> None:

@@ -3,14 +3,18 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from lm import budget
 from lm.config import Config
-from lm.errors import Diverged
+from lm.errors import BadInput, Diverged
 from lm.process import peak_memory_bytes
+from lm.train.workdir import read_json
 
 STEPS_ABOVE_FIRST = 100  # so many in a row above the first step's loss: diverged
+STATUSES = ("finished", "diverged", "stopped")
+COUNTS = ("n_params", "n_tokens", "flops", "flops_6nd")
 
 
 @dataclasses.dataclass
@@ -74,6 +78,23 @@ def result(
         "peak_memory_bytes": peak_memory_bytes(),
         "status": status,
     }
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Returns a result.json; raises BadInput where it is none."""
+    found = read_json(path)
+    whole = found.get("status") in STATUSES and found.keys() >= {"eval_loss", "train_loss"}
+    whole = whole and all(_is_number(found.get(k)) for k in COUNTS)
+    if not whole or (found["status"] == "finished" and not _is_number(found.get("eval_loss"))):
+        raise BadInput(
+            f"{path} is damaged: remove it and run the same command again, the run goes on from "
+            "its newest checkpoint"
+        )
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < math.inf
 
 
 def finite(value: float) -> float | None:

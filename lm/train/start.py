@@ -19,6 +19,17 @@ from lm.train import state
 from lm.train.checkpoint import restore_run
 from lm.train.leaves import by_path, differences, leaves, name, shown
 from lm.train.state import TrainState
+from lm.train.steps import Steps
+
+
+def check(c: CheckpointConfig, workdir: Path) -> None:
+    """Raises BadInput where a run without checkpoints of its own has none to begin from."""
+    none = lambda folder: not Steps(folder / "checkpoints").all()
+    if c.start_from and none(workdir) and none(Path(c.start_from)):
+        raise BadInput(
+            f"checkpoint.start_from {c.start_from} holds no checkpoint: give the work folder of a "
+            "trained run"
+        )
 
 
 def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainState:

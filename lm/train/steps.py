@@ -14,10 +14,9 @@ import os
 import shutil
 from pathlib import Path
 
-from lm.errors import BadInput
 from lm.progress import warn
 from lm.train import checksums
-from lm.whole_file import sync
+from lm.whole_file import sync, unwritable
 
 STATE, PROGRESS = "state", "progress.json"
 SAVING, REMOVING, DAMAGED = ".saving-", ".removing-", "damaged-"
@@ -32,7 +31,7 @@ class Steps:
 
     def prepare(self) -> None:
         """Makes the folder, sees that it can be written, clears what a killed run left unfinished
-        and names what is not ours; raises BadInput."""
+        and names what is not ours; raises BadInput, or CannotSave for a full disk."""
         probe = self.folder / f"{SAVING}probe"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -43,10 +42,8 @@ class Steps:
             for path in self.folder.glob(f"{REMOVING}*"):
                 _delete(path)
         except OSError as e:
-            raise BadInput(
-                f"the checkpoint folder {self.folder} cannot be used ({e.strerror or e}): "
-                "see that it can be written, move what is there away or choose another --workdir"
-            ) from e
+            remedy = "see that it can be written, or choose another --workdir"
+            raise unwritable(self.folder, e, remedy) from e
         foreign = sorted(p.name for p in self.folder.iterdir() if not self._ours(p))
         if foreign:
             warn(f"left alone in {self.folder}, not written by this run: {', '.join(foreign)}")

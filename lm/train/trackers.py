@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lm.config import Config, LogConfig, to_dict
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
 from lm.progress import warn
 from lm.train.workdir import read_json, write_json
 
@@ -36,7 +36,7 @@ def check(c: LogConfig) -> None:
             except ImportError as e:
                 raise BadInput(
                     f"log.{package} needs a package that is not installed: "
-                    f"pip install 'isoflop[{package}]', or leave it out"
+                    f"{installed_by(package)}, or leave it out"
                 ) from e
 
 

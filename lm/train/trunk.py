@@ -47,8 +47,10 @@ def family(c: Config) -> str:
 
 def check(trunk: Path, c: Config, corpus_sha256: str) -> None:
     """Raises BadInput where a run of `c` cannot start from the trunk in a work folder."""
+    if not (trunk / "config.json").is_file():
+        raise BadInput(f"{trunk} holds no run to branch from: give a shorter run's work folder")
     saved = files.read_json(trunk / "config.json")
-    facts = saved.pop(files.PROVENANCE, {})
+    facts = files.take_provenance(saved, trunk / "config.json")
     theirs = freeze(saved, str(trunk / "config.json"))
     budgets = {f"train.{name}" for name in BUDGETS}
     lines = [

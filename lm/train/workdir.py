@@ -14,13 +14,15 @@ from lm.config import Config, to_dict
 from lm.data.tokenizer_json import NAME as TOKENIZER
 from lm.data.tokenizer_json import without_text
 from lm.errors import BadInput, CannotSave
+from lm.json_text import loads
 from lm.progress import say
 from lm.train import changes
 from lm.train.steps import Steps
-from lm.whole_file import replacing
+from lm.whole_file import replacing, unwritable
 
 PROVENANCE = "provenance"  # the key of config.json that is not config
 FROM_STEP = "from_step"  # of a record of changes: the newest checkpoint's step when it was made
+ROW = b'{"step": '  # how a line of metrics.jsonl begins
 PACKAGES = ("isoflop", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -64,7 +66,7 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
     ours, tokenizer = to_dict(c), without_text(facts["tokenizer"])
     if path.exists():
         theirs = read_json(path)
-        saved = theirs.pop(PROVENANCE, {})
+        saved = take_provenance(theirs, path)
         changed = difference(json.loads(json.dumps(ours)), theirs)
         refused = [f for f in changed if not changes.may_change(f)]
         if refused:
@@ -104,23 +106,30 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
     write_json(path, ours | {PROVENANCE: facts | {"tokenizer": tokenizer} | provenance()})
 
 
+def take_provenance(saved: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Takes the provenance out of a saved config and returns it; BadInput for a damaged one."""
+    found = saved.pop(PROVENANCE, {})
+    if not isinstance(found, dict) or not isinstance(found.get("changes", []), list):
+        raise BadInput(f"{path} is damaged ({PROVENANCE} is not as it was written): restore it")
+    return found
+
+
 def make_folder(folder: Path) -> None:
-    """Makes a work folder; raises BadInput where that cannot be."""
+    """Makes a work folder; raises BadInput where that cannot be, CannotSave for a full disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise BadInput(
-            f"cannot make the work folder {folder} ({e.strerror}): choose another --workdir"
-        ) from e
+        raise unwritable(folder, e, "choose another --workdir") from e
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns a JSON object; raises BadInput if the file is not one."""
     try:
-        value = json.loads(path.read_text())
-        assert isinstance(value, dict)
+        value = loads(path.read_text())
+        if not isinstance(value, dict):
+            raise ValueError("it holds something else")
         return value
-    except (OSError, ValueError, AssertionError) as e:
+    except (OSError, ValueError) as e:
         raise BadInput(f"{path} cannot be read as a JSON object ({e}): restore or remove it") from e
 
 
@@ -214,14 +223,33 @@ class MetricsFile:
 
 
 def _rows_until(path: Path, step: int) -> list[str]:
-    """Returns the lines up to a step; a last line cut short by a kill is not a row."""
+    """Returns the lines up to a step; a last line cut short by a kill is not a row.
+
+    Raises BadInput for a line before it that is no row: nobody can make those rows again.
+    """
     if step == 0 or not path.exists():
         return []
     rows = []
-    with open(path) as f:
-        for line in f:
-            if not line.endswith("\n"):
+    with open(path, "rb") as f:
+        for number, line in enumerate(f, 1):
+            if not line.endswith(b"\n") and line.startswith(ROW[: len(line)]):
                 break
-            if json.loads(line)["step"] <= step:
-                rows.append(line)
+            row = _row(line)
+            if row is None:
+                raise BadInput(
+                    f"line {number} of {path} is damaged: restore the file, or remove it to go on "
+                    f"from step {step} without the rows up to there"
+                )
+            if row["step"] > step:
+                break  # what follows is written again
+            rows.append(line.decode())
     return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Returns a line of metrics, None for anything else."""
+    try:
+        row = loads(line.decode())
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
