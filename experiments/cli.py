@@ -4,15 +4,30 @@ Exit codes: 0 done, 1 internal error, 2 bad input or flags, 3 diverged, 75 stopp
 with the state saved.
 """
 
+import contextlib
+import errno
+import io
+import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from absl import flags, logging
 
-from lm import group, platform
+from lm import config_fields, group, platform
 from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stalled, Stopped
+from lm.whole_file import FULL
 
 EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, Diverged: 3, Stopped: 75}
+# What a machine cannot do, whatever the user writes, and paths that he has to choose otherwise.
+OF_MACHINE = (*FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+OF_USER = (
+    errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ELOOP,
+)  # fmt: skip
+LARGEST = 2**63 - 1  # of a flag that is a whole number
 
 # Values given as --config.group.field, in the order in which they win: flag files, command line.
 config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
@@ -24,9 +39,12 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
     joins: the command can be one of several processes that do it together (lm/group.py).
     """
     doc = sys.modules[main.__module__].__doc__ or ""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if {"--help", "-h", "-help", "--helpshort", "--helpfull", "-?"} & set(sys.argv[1:]):
-            print(_help(doc))
+            with _one_sentence():
+                print(_help(doc), flush=True)
             sys.exit(0)
         platform.prepare()
         if joins:
@@ -36,7 +54,10 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
         group.together(lambda: _parse(sys.argv))
         logging.use_absl_handler()
         logging.set_verbosity(logging.FATAL)  # libraries; our own lines are printed plainly
-        sys.exit(main() or 0)
+        with _one_sentence():
+            code = main() or 0
+            print(end="", flush=True)
+        sys.exit(code)
     except tuple(EXIT_CODES) as e:
         alike = isinstance(e, Diverged | Stopped)  # on every process: the first one tells it
         if str(e) and (group.first() or not alike):
@@ -45,13 +66,51 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
         alone = group.size() > 1 and not isinstance(e, BadInput | Diverged | Stopped)
         if alone or isinstance(e, Stalled):  # leaving in order would wait for the writer
             group.end_alone(code)
+        _end_output()
         sys.exit(code)
     except KeyboardInterrupt:
         print(f"{_program()}: interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
+        _end_output()
         sys.stderr.close()  # the reader of our output went away; nothing is left to say to it
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """A context in which what the machine or its files refuse is an error with a sentence: without
+    room or memory CannotFinish, for a path that cannot be used BadInput. Others are our own."""
+    try:
+        yield
+    except (BrokenPipeError, *EXIT_CODES):
+        raise
+    except OSError as e:
+        where = "" if e.filename is None else f": {e.filename}"
+        said = f"{e.strerror or e}{where}"
+        if e.errno in OF_MACHINE:
+            raise CannotFinish(f"{said}; make room and run the same command again") from e
+        if e.errno in OF_USER and where:
+            raise BadInput(f"{said} cannot be used; choose another path") from e
+        raise
+    except (MemoryError, RuntimeError) as e:
+        if not isinstance(e, MemoryError) and "RESOURCE_EXHAUSTED" not in str(e):
+            raise
+        reason = (str(e) or "more was asked for than there is").splitlines()[0]
+        raise CannotFinish(
+            f"out of memory ({reason[:200]}): ask for a smaller model, shorter sequences or fewer "
+            "of them at a time"
+        ) from e
+
+
+def _end_output() -> None:
+    """Writes what is left of our output; what cannot be written is dropped, or Python would try
+    again at its end and complain."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _program() -> str:
@@ -63,12 +122,27 @@ def _parse(argv: list[str]) -> None:
     try:
         _parse_flags(argv)
     except flags.Error as e:
-        raise BadInput(str(e)) from e
+        raise BadInput(" ".join(str(e).split())) from e
+    for defined in flags.FLAGS.flags_by_module_dict().values():
+        for flag in defined:
+            _check_number(flag.name, flag.value)
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Raises BadInput for a flag's number that no command can mean."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(f"--{name} is {value}: a finite number is meant")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise BadInput(f"--{name} is larger than any whole number it can be: at most {LARGEST:,}")
 
 
 def _parse_flags(argv: list[str]) -> None:
     flag_files, rest = _take_flag_files(argv[1:])
-    from_files = flags.FLAGS.read_flags_from_files(flag_files, force_gnu=True)
+    try:
+        from_files = flags.FLAGS.read_flags_from_files(flag_files, force_gnu=True)
+    except UnicodeDecodeError as e:
+        named = " ".join(flag_files)
+        raise BadInput(f"{named} is not text: a flag file has one --name=value a line") from e
     file_args, file_overrides = _take_overrides(from_files)
     line_args, line_overrides = _take_overrides(rest)
     # Command line after flag files, wherever the flag file stood: later beats earlier.
@@ -89,9 +163,11 @@ def _take_flag_files(args: list[str]) -> tuple[list[str], list[str]]:
         if arg in ("--flagfile", "-flagfile"):
             taken.append(f"--flagfile={next(it, '')}")
         elif arg.startswith(("--flagfile=", "-flagfile=")):
-            taken.append(arg)
+            taken.append(f"-{arg}" if arg.startswith("-f") else arg)
         else:
             rest.append(arg)
+    if "--flagfile=" in taken:
+        raise BadInput("--flagfile names no file: write --flagfile=FILE")
     return taken, rest
 
 
@@ -120,12 +196,20 @@ def _take_overrides(args: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     return rest, overrides
 
 
+def _shown(path: Path) -> str:
+    """Returns a path as a person here would write it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def _help(doc: str) -> str:
     lines = [doc.strip(), "", "flags:"]
     if "config" in flags.FLAGS:
         lines.append(
             "  --config.GROUP.FIELD=VALUE  changes one field of the config; `none` empties an\n"
-            "      optional field. Command line beats --flagfile beats the config file."
+            "      optional field. Command line beats --flagfile beats the config file.\n"
+            f"      All fields, with their defaults: {_shown(Path(config_fields.__file__))};\n"
+            "      those of a run, as they were used: config.json in its work folder."
         )
     for module, defined in flags.FLAGS.flags_by_module_dict().items():
         if module.startswith("absl"):

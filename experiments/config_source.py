@@ -17,6 +17,7 @@ from absl import flags
 from experiments import cli
 from lm.config import BUDGETS, Config, field_type, freeze
 from lm.errors import BadInput
+from lm.json_text import loads
 from lm.train.workdir import PROVENANCE
 from lm.typed import build, convert
 
@@ -66,8 +67,8 @@ def _read(
         raise BadInput(f"there is no config file {path}: check the name and the folder")
     if path.endswith(".json"):
         try:
-            values = json.loads(Path(path).read_text())
-        except (UnicodeDecodeError, ValueError) as e:
+            values = loads(Path(path).read_text())
+        except ValueError as e:  # among them text that is not UTF-8
             raise BadInput(f"{path} is not valid JSON ({e}): give a saved config.json") from e
         if not isinstance(values, dict):
             raise BadInput(f"{path} holds a {type(values).__name__}: give a saved config.json")
@@ -82,7 +83,7 @@ def _read(
         ablation = module["get_ablation"]() if "get_ablation" in module else None
         held_out = module["get_held_out"]() if "get_held_out" in module else None
         file = json.loads(config.to_json()) if hasattr(config, "to_json") else None
-    except Exception as e:  # whatever the user's own code raises
+    except (Exception, SystemExit) as e:  # whatever the user's own code raises
         if isinstance(e, KeyError) and e.args == ("get_config",):
             raise BadInput(f"{path} has no get_config(): add one returning a ConfigDict") from e
         said = " ".join(str(e.args[0] if isinstance(e, KeyError) and e.args else e).split())
@@ -107,7 +108,13 @@ def _read(
 
 
 def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
-    budgets = {k for k, v in pairs if k.removeprefix("train.") in BUDGETS and v is not None}
+    for key, _ in pairs:
+        if not isinstance(key, str):
+            raise BadInput(
+                f"{where} names the field {key!r}: write it as text, 'model.d_model' say"
+            )
+    last = dict(pairs)  # of a field said twice the last word counts
+    budgets = {k for k in last if k.removeprefix("train.") in BUDGETS and last[k] is not None}
     if len(budgets) > 1:
         raise BadInput(
             f"two budgets are set by {where}, {' and '.join(sorted(budgets))}: give one of them"
@@ -142,5 +149,5 @@ def parse(key: str, text: str, where: str) -> Any:
         pass
     try:
         return ast.literal_eval(text) if options[0] is tuple else float(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return convert(key, text, kind, where)

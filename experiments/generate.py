@@ -30,6 +30,10 @@ def main() -> int | None:
     if not WORKDIR.value:
         raise BadInput("no run given: add --workdir=DIR, the work folder of a trained run")
 
+    try:
+        text = (PROMPT.value or "").encode()
+    except UnicodeEncodeError as e:  # bytes of the command line that are no UTF-8 come as halves
+        raise BadInput(f"--prompt={PROMPT.value!a} is not UTF-8 text: write it in UTF-8") from e
     from lm.data import tokenizer as tokenizers
     from lm.generate import generate
     from lm.train import checkpoint
@@ -37,7 +41,7 @@ def main() -> int | None:
 
     config, params, spec = checkpoint.restore_params(Path(WORKDIR.value))
     tokenizer = tokenizers.from_spec(spec)
-    prompt = tokenizer.encode((PROMPT.value or "").encode())
+    prompt = tokenizer.encode(text)
     model = model_of(config)
     started = time.perf_counter()
     ids = generate(

@@ -39,7 +39,7 @@ from absl import flags
 
 from experiments import cli, config_source
 from lm import budget
-from lm.errors import BadInput
+from lm.errors import BadInput, Diverged
 from lm.progress import say
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "the sweep's folder; made if it is not there")
@@ -49,6 +49,7 @@ _WORKERS = flags.DEFINE_integer(
     None,
     "runs trained side by side; none: one a core, or one in all where there is an accelerator",
     lower_bound=1,
+    upper_bound=1024,
 )
 
 
@@ -66,7 +67,9 @@ def main() -> None:
     from lm.train.workdir import make_folder, write_json
 
     wanted = [*source.points, *([] if source.held_out is None else [source.held_out])]
-    points = make_points([(p, source.config(p)) for p in wanted], groups=source.groups)
+    configs = [(p, source.config(p)) for p in wanted]
+    pool.check(c for _, c in configs)
+    points = make_points(configs, groups=source.groups)
     held_out = None if source.held_out is None else points.pop()
     why_no_law = "" if source.groups else answer.why_no_law(points, held_out)
     _print_points(points, held_out, why_no_law)
@@ -83,6 +86,9 @@ def main() -> None:
     pool.train_all(points, runs, _WORKERS.value or pool.default_workers(), collect, "sweep")
     collect(None)
     answer.clear(workdir, held_out)
+    ended = [table.result_of(p, runs) or {} for p in points]
+    if all(result.get("status") == "diverged" for result in ended):
+        raise Diverged(f"all {len(points)} runs diverged: lower optim.learning_rate ({csv})")
     if source.groups:
         return _compare(points, workdir)
     try:

@@ -55,7 +55,9 @@ SEPARATOR = flags.DEFINE_string(
 )
 FRACTION = flags.DEFINE_float("validation_fraction", 0.01, "share that is held out")
 SHARD_MB = flags.DEFINE_float("shard_mb", 64, "MB of text a file; what an interruption can cost")
-WORKERS = flags.DEFINE_integer("workers", None, "processes; none: one a core")
+WORKERS = flags.DEFINE_integer(
+    "workers", None, "processes; none: one a core", lower_bound=1, upper_bound=1024
+)
 
 NEAR = flags.DEFINE_bool("near_duplicates", False, "also count near duplicates; takes longer")
 
@@ -64,11 +66,14 @@ def main() -> int | None:
     _check_flags()
     from lm.data import token_folder, tokenizing
 
-    folder = Path(OUT.value or "").expanduser()
+    folder = Path(os.path.expanduser(OUT.value or ""))
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"--out={folder} is not a folder: choose another")
     tokenizing_settings = tokenizing.Settings(
         FRACTION.value, int(SHARD_MB.value * 1e6), WORKERS.value or _cores(), NEAR.value
     )
     inputs = _inputs()
+    begun: token_folder.Begun | None = None
     index = token_folder.read_index(folder) if (folder / token_folder.INDEX).exists() else None
     settings = _settings(inputs)
     if index is not None:
@@ -82,10 +87,18 @@ def main() -> int | None:
         say(f"{folder}: going on after {files} files of tokens")
     else:
         tokenizer = _tokenizer(inputs)
+        begun = token_folder.Begun(folder)
         index = token_folder.new(folder, tokenizer, settings)
     signal.signal(signal.SIGTERM, _stop)
     started, text_before = time.monotonic(), _text_bytes(index)
-    tokenizing.tokenize(folder, index, inputs, tokenizer, tokenizing_settings)
+    try:
+        tokenizing.tokenize(folder, index, inputs, tokenizer, tokenizing_settings)
+        if not any(index.splits.values()):
+            raise BadInput(f"--path {PATH.value} holds no text: name files that have some")
+    except BadInput:
+        if begun:  # other text will be read next, so nobody goes on from here
+            begun.undo()
+        raise
     seconds = time.monotonic() - started
     n_bytes = _text_bytes(index) - text_before
     say(
@@ -116,8 +129,12 @@ def _check_flags() -> None:
         raise BadInput(
             f"--validation_fraction is {FRACTION.value}: it must be at least 0 and below 1"
         )
-    if not SHARD_MB.value > 0 or (WORKERS.value is not None and WORKERS.value < 1):
-        raise BadInput("--shard_mb and --workers must be greater than 0")
+    if SHARD_MB.value <= 0:
+        raise BadInput(f"--shard_mb is {SHARD_MB.value}: it must be greater than 0")
+    if VOCAB_SIZE.value is not None:
+        from lm.data import tokenizer_json
+
+        tokenizer_json.check_vocabulary(VOCAB_SIZE.value)
     if "://" in (OUT.value or ""):
         raise BadInput(
             f"--out={OUT.value} is not a folder of this machine: write the tokens here, and copy "

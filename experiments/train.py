@@ -39,6 +39,8 @@ _EXPLAIN_OPTIMIZER = flags.DEFINE_bool(
     "explain_optimizer", False, "print the rule, rate and decay of each parameter; train nothing"
 )
 
+MOST_SIMULATED = 16_384  # devices of --explain_layout
+
 
 def main() -> None:
     if _EXPLAIN.value:
@@ -61,6 +63,11 @@ def _explain(c: Config) -> None:
     import jax
 
     sizes = (c.mesh.data, c.mesh.model, c.mesh.pipe)
+    if math.prod(sizes) > MOST_SIMULATED:
+        raise BadInput(
+            f"the mesh has {math.prod(sizes):,} devices, and at most {MOST_SIMULATED:,} are "
+            "simulated: make an axis smaller"
+        )
     jax.config.update("jax_platforms", "cpu")
     if -1 not in sizes:
         jax.config.update("jax_num_cpu_devices", math.prod(sizes))

@@ -15,6 +15,8 @@ import numpy as np
 from lm.errors import BadInput
 from lm.model.transformer import Model, Params
 
+LARGEST_SEED = 2**32 - 1  # a larger one would repeat the text of a smaller
+
 
 def generate(
     model: Model,
@@ -46,6 +48,8 @@ def generate(
         raise BadInput(f"top_k is {top_k}: it must lie between 1 and the vocabulary's {vocab}")
     if window < 2:
         raise BadInput(f"model.max_length {window} leaves no room for a token after the prompt")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise BadInput(f"seed is {seed}: it must lie between 0 and {LARGEST_SEED:,}")
     read, draw = _programs(model, top_k)
     key = jax.random.key(seed)
     text_BT, stop = prompt_BT.astype(np.int32), prompt_BT.shape[1] + n_tokens

@@ -1,7 +1,9 @@
 """What this machine computes with: settled before JAX is imported. Imports nothing heavy."""
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 from lm import group
@@ -45,3 +47,14 @@ def _has_tpu() -> bool:
         except OSError:
             continue
     return False
+
+
+@contextlib.contextmanager
+def deaf_children() -> Iterator[None]:
+    """A context in which processes are started that never hear a terminal's Ctrl-C, not even while
+    they import: it ends this process, which ends them. For the main thread."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -89,9 +89,19 @@ def matches(path: str, name: str = "data.path") -> list[tuple[Path, Path]]:
         return [(Path(path).parent, Path(path))]
     found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
     if not found:
-        raise BadInput(f"{name} {path} matches no file; check the path")
+        raise no_match(name, path)
     root = Path(os.path.commonpath([os.path.dirname(p) for p in found]) or ".")
     return [(root, Path(p)) for p in found]
+
+
+def no_match(name: str, path: str) -> BadInput:
+    """Returns the error for a path or glob of this machine that names no file."""
+    folder = os.path.dirname(path)
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    folder = os.path.abspath(folder)
+    there = "" if os.path.isdir(folder) else ", which is not there"
+    return BadInput(f"{name} {path} matches no file (looked in {folder}{there}); check the path")
 
 
 def _document(path: Path, root: Path) -> Document:

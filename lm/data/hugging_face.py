@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.data.inputs import Piece, Place
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
 
 ROWS = 1024  # read at a time
 
@@ -69,7 +69,7 @@ def _load(path: str, subset: str | None, split: str, streaming: bool):
         import datasets
     except ImportError:
         raise BadInput(
-            "Hugging Face data sets need the datasets library: pip install 'isoflop[hf]'"
+            f"Hugging Face data sets need the datasets library: {installed_by('hf')}"
         ) from None
     datasets.disable_progress_bars()
     saved = any((Path(path) / name).exists() for name in ("dataset_dict.json", "state.json"))

@@ -12,7 +12,6 @@ tokenizer would have cut anyway.
 
 import gzip
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
+from lm.json_text import loads
 
 PIECE = 2**20  # bytes of text without documents of its own
 READ = 2**22  # bytes of text with separators read at a time
@@ -155,7 +155,7 @@ class Files:
 
     def _field_of(self, path: Path, end: int, line: bytes) -> str:
         try:
-            record = json.loads(line)
+            record = loads(line)
             text = record[self._field]
         except ValueError as e:
             raise BadInput(f"{path} has a line, before byte {end}, that is not JSON: {e}") from e
@@ -262,9 +262,7 @@ def _decompressed(path: Path, raw: IO[bytes]) -> Any:
         try:
             import zstandard
         except ImportError:
-            raise BadInput(
-                f"{path} needs the zstandard library: pip install 'isoflop[zstd]'"
-            ) from None
+            raise BadInput(f"{path} needs the zstandard library: {installed_by('zstd')}") from None
         import io
 
         stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
@@ -281,7 +279,7 @@ def _parquet(path: Path, field: str):
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        raise BadInput(f"{path} needs pyarrow: pip install 'isoflop[parquet]'") from None
+        raise BadInput(f"{path} needs pyarrow: {installed_by('parquet')}") from None
     import pyarrow
 
     try:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput, CannotSave, installed_by
 from lm.progress import Progress, say
 
 EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}  # protocol -> extra of this package
@@ -59,7 +59,7 @@ def _asked(path: str, ask) -> Any:
         return ask(fs, key)
     except ImportError:
         extra = EXTRAS.get(protocol)
-        how = f"pip install 'isoflop[{extra}]'" if extra else f"install what speaks {protocol}"
+        how = installed_by(extra) if extra else f"install what speaks {protocol}"
         raise BadInput(f"{path} needs a library that reads {protocol}://: {how}") from None
     except Exception as e:  # each store has errors of its own
         if getattr(e, "errno", None) == errno.ENOSPC:

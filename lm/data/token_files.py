@@ -10,6 +10,7 @@ import numpy as np
 
 from lm.data import remote, token_folder
 from lm.data import tokenizer as tokenizers
+from lm.data.files import no_match
 from lm.data.split import Joined, Split
 from lm.data.token_folder import INDEX, file_dtype
 from lm.data.tokenizer import Tokenizer, token_dtype
@@ -177,8 +178,10 @@ def _matches(path: str, setting: str) -> list[Path]:
     else:
         found = sorted(Path(p) for p in glob.glob(path, recursive=True) if os.path.isfile(p))
         found = found or ([Path(path)] if os.path.isfile(path) else [])
+    if not found and remote.is_remote(path):
+        raise BadInput(f"{setting} {path} matches no file; check the address")
     if not found:
-        raise BadInput(f"{setting} {path} matches no file; check the path")
+        raise no_match(setting, path)
     wrong = [p for p in found if p.suffix not in (".bin", ".npy")]
     if wrong:
         raise BadInput(f"{wrong[0]} is not a .bin or .npy file of token ids: correct {setting}")

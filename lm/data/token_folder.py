@@ -13,6 +13,7 @@ file is whole: it is written under another name and then renamed, and counts onc
 it.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -26,7 +27,8 @@ from lm.data import tokenizer as tokenizers
 from lm.data import tokenizer_json
 from lm.data.tokenizer import Tokenizer, fingerprint
 from lm.errors import BadInput, CannotSave
-from lm.whole_file import replacing
+from lm.json_text import loads
+from lm.whole_file import replacing, unwritable
 
 INDEX = "tokens.json"
 SPLITS = ("train", "validation")
@@ -88,10 +90,33 @@ def new(folder: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Index:
             _keep(tokenizer, folder)
             spec = None
     except OSError as e:
-        raise CannotSave(f"cannot write in {folder} ({e.strerror}): choose another --out") from e
+        raise unwritable(folder, e, "choose another --out") from e
     index = Index(tokenizer.vocab_size, fingerprint(tokenizer), spec, settings)
     write_index(folder, index)
     return index
+
+
+class Begun:
+    """Remembers what a folder held, to take away what was written there since."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        self._before = set(folder.iterdir()) if folder.is_dir() else set()
+
+    def undo(self) -> None:
+        """Removes the files of tokens that were not there, and the folders made for them."""
+        names = (
+            INDEX,
+            tokenizer_json.NAME,
+            tokenizer_json.SIDE_FILES[0],
+            *(f"{s}-*" for s in SPLITS),
+        )
+        for path in {path for name in names for path in self._folder.glob(name)} - self._before:
+            path.unlink()
+        for folder in self._missing:
+            with contextlib.suppress(OSError):  # it holds what somebody else has put there
+                folder.rmdir()
 
 
 def _keep(tokenizer: tokenizer_json.TokenizerJson, folder: Path) -> None:
@@ -114,7 +139,7 @@ def read_index(folder: Path) -> Index:
     """Returns tokens.json; raises BadInput where it is not one."""
     path = folder / INDEX
     try:
-        content = json.loads(path.read_text())
+        content = loads(path.read_text())
         if content.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         content.pop("n_tokens")

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from lm.data.tokenizer import as_tokens
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
+from lm.json_text import loads
 from lm.whole_file import replacing
 
 NAME = "tokenizer.json"
 SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 END_OF_TEXT = "<|endoftext|>"  # what a tokenizer trained here ends documents with
 MIN_VOCABULARY = 256 + 1  # bytes and the end of a text
+MAX_VOCABULARY = 2**24  # the library takes memory for as many before it reads a word
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def load(name: str) -> TokenizerJson:
     path = Path(name).expanduser()
     path = path / NAME if path.is_dir() else path
     try:
-        text = json.dumps(json.loads(path.read_text()), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(loads(path.read_text()), ensure_ascii=False, separators=(",", ":"))
     except OSError as e:
         raise BadInput(f"cannot read the tokenizer {path} ({e.strerror}): check the path") from e
     except ValueError as e:
@@ -134,12 +136,18 @@ def _named_tokens(folder: Path) -> dict[str, str | None]:
         if not (folder / name).exists():
             continue
         try:
-            content = json.loads((folder / name).read_text())
+            content = loads((folder / name).read_text())
+            if not isinstance(content, dict):
+                raise ValueError("it is no object")
         except (OSError, ValueError) as e:
             raise BadInput(f"cannot read {folder / name} ({e}): restore or remove it") from e
         for field in found:
             value = content.get(field)
             value = value.get("content") if isinstance(value, dict) else value
+            if value is not None and not isinstance(value, str):
+                raise BadInput(
+                    f"{folder / name} has {field} {value!r}: the text of a token is meant"
+                )
             found[field] = found[field] or value
     return found
 
@@ -172,17 +180,27 @@ def with_text(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     return whole
 
 
+def check_vocabulary(vocab_size: int) -> None:
+    """Raises BadInput for a size that no BPE trained here can have."""
+    if vocab_size < MIN_VOCABULARY:
+        raise BadInput(
+            f"a vocabulary of {vocab_size} is too small for a byte-level BPE: {MIN_VOCABULARY} "
+            "are taken by the bytes and the end of a text"
+        )
+    if vocab_size > MAX_VOCABULARY:
+        raise BadInput(
+            f"a vocabulary of {vocab_size:,} is larger than {MAX_VOCABULARY:,}, the most that is "
+            "trained here: ask for a smaller one"
+        )
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int) -> TokenizerJson:
     """A byte-level BPE of `vocab_size` tokens, the first of them the end of a text.
 
     Byte-pair encoding on bytes (Sennrich et al. 2016; Radford et al. 2019), words cut as GPT-2
     cuts them. Uses all cores. Raises BadInput where the text does not hold so many different pairs.
     """
-    if vocab_size < MIN_VOCABULARY:
-        raise BadInput(
-            f"a vocabulary of {vocab_size} is too small for a byte-level BPE: {MIN_VOCABULARY} "
-            "are taken by the bytes and the end of a text"
-        )
+    check_vocabulary(vocab_size)
     library = _import()
     bpe = library.Tokenizer(library.models.BPE())
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -228,7 +246,7 @@ def _import():
         import tokenizers
     except ImportError:
         raise BadInput(
-            "a tokenizer.json needs the tokenizers library: pip install 'isoflop[tokenizers]'"
+            f"a tokenizer.json needs the tokenizers library: {installed_by('tokenizers')}"
         ) from None
     return tokenizers
 

@@ -8,7 +8,6 @@ place in the inputs, and going on from there writes the same files to the bit.
 import collections
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lm import platform
 from lm.data import duplicates
 from lm.data import tokenizer as tokenizers
 from lm.data.inputs import Inputs, Piece, Place, held_out_by, text_digest
@@ -218,7 +218,8 @@ def _encoded(
         waiting: collections.deque[tuple[list[Piece], Future]] = collections.deque()
         try:
             for block in blocks:
-                waiting.append((block, pool.submit(_work, _to_encode(block))))
+                with platform.deaf_children():  # the first blocks start the workers
+                    waiting.append((block, pool.submit(_work, _to_encode(block))))
                 if len(waiting) >= AHEAD * workers:
                     block, future = waiting.popleft()
                     yield block, future.result()
@@ -257,7 +258,6 @@ def _start_worker(spec: dict[str, Any], sign: bool) -> None:
     global _worker
     os.environ[LIBRARY_THREADS] = "false"  # one thread a process, a process a core
     _worker = tokenizers.from_spec(spec), sign
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the parent ends the work
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

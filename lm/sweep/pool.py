@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -46,6 +46,16 @@ def shares(available: Sequence[int], workers: int) -> list[list[int]]:
     ]
 
 
+def check(configs: Iterable[Config]) -> None:
+    """Raises BadInput for a run that is too large for this machine, before any is trained."""
+    if os.environ.get("JAX_PLATFORMS") != "cpu":
+        return  # asking an accelerator for its memory would take it away from the workers
+    from lm.train import memory
+
+    for c in configs:
+        memory.check(c)
+
+
 def train_all(
     points: Sequence[Point], runs: Path, workers: int, done: Callable[[Point], None], what: str
 ) -> None:
@@ -70,10 +80,11 @@ def train_all(
     for share in given:
         free.put(share)
     pool = ProcessPoolExecutor(len(given), context, _start_worker, (free,))
-    pending: dict[Future, list[Point]] = {
-        pool.submit(_train_chain, [(p.config, str(runs / p.run_id)) for p in line]): line
-        for line in lines
-    }
+    trains = lambda line: [(p.config, str(runs / p.run_id)) for p in line]
+    with platform.deaf_children():
+        pending: dict[Future, list[Point]] = {
+            pool.submit(_train_chain, trains(line)): line for line in lines
+        }
     stop: list[int] = []
     before = {s: signal.signal(s, lambda n, _: stop.append(n)) for s in platform.STOP_SIGNALS}
     try:
@@ -107,7 +118,6 @@ def _start_worker(free: Any) -> None:
         os.sched_setaffinity(0, share)  # before jax counts the cores
     platform.prepare()
     progress.be_quiet()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C stops the parent, which stops us
 
 
 def chains(points: Sequence[Point]) -> list[list[Point]]:
