@@ -65,11 +65,6 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(DATA if self.data_size > 1 else None))
 
     @property
-    def stage_spec(self) -> PartitionSpec:
-        """Of an array with one row a stage."""
-        return PartitionSpec(PIPE)
-
-    @property
     def replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lm.errors import BadInput
-from lm.pipeline.program import CODES, Program, make_program
+from lm.pipeline.program import CODES, WORK, Program, make_program
 from lm.pipeline.schedule import (
     COSTS,
     Schedule,
@@ -137,6 +137,21 @@ def test_a_program_says_every_work_of_its_schedule_and_nothing_else(name, repeat
     }
     assert set(np.flatnonzero(program.sends_forward)) == forward
     assert set(np.flatnonzero(program.sends_backward)) == backward
+
+
+@pytest.mark.parametrize("name, repeats", KINDS)
+def test_in_lockstep_a_tick_is_as_long_as_its_costliest_work(name, repeats):
+    # Weights have 3 products for each of attention's here; the input's part has two of attention's.
+    products = {"forward": 3 + 1, "input": 3 + 2, "weight": 3, "backward": 6 + 2}
+    schedule = make_schedule(name, 4, 6, repeats)
+    longest = Counter(
+        max((w.what for w in schedule.works if w.tick == tick), key=products.__getitem__)
+        for tick in range(schedule.ticks)
+    )
+    lockstep = make_program(schedule).branches().lockstep
+    for what in products:
+        _, taken = lockstep.get(WORK[what], (1, 0))
+        assert taken * schedule.ticks == pytest.approx(longest[what]), what
 
 
 def test_idle_shares_of_four_stages_and_eight_microbatches():

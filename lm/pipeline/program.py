@@ -27,8 +27,12 @@ from lm.pipeline.schedule import Schedule
 FIRST, LAST, INTO_FIRST = (f"pipeline_{name}" for name in ("first", "last", "into_first"))
 SEND_FORWARD, SEND_BACKWARD = "pipeline_send_forward", "pipeline_send_backward"
 
-# The code of each kind of work in Program.what.
+# The code of each kind of work in Program.what. The executor's loops stand in this order: with the
+# weight part before the input part XLA for TPUs moved twice the bytes (BUILD_NOTES.md).
 CODES = {"idle": 0, "forward": 1, "backward": 2, "input": 3, "weight": 4}
+# By what their products cost: a weight part has those of a forward but for attention's, of which an
+# input part has twice as many.
+BY_COST = ("idle", "weight", "forward", "input", "backward")
 WORK = {name: f"pipeline_{name}" for name in CODES}  # the scopes of their loops
 NO_SLOT = -1
 
@@ -81,8 +85,8 @@ class Program:
 
     @property
     def used(self) -> list[str]:
-        """The kinds of work, by their code, that the executor has loops for."""
-        return [name for name, code in CODES.items() if not code or (self.what == code).any()]
+        """The kinds of work, by their code, that the executor has loops for: idle needs none."""
+        return [name for name, code in CODES.items() if code and (self.what == code).any()]
 
     def branches(self) -> Branches:
         """Returns how often a step takes each branch."""
@@ -105,14 +109,15 @@ class Program:
             return {scope: (1 - float(y), float(y)) for scope, y in yes.items()}
 
         stages = (shares(self.what[:, s], s) for s in range(self.stages))
-        costliest = np.where((self.what == CODES["backward"]).any(1), CODES["backward"], 0)
-        costliest = np.where(costliest == 0, self.what.max(1), costliest)
-        return Branches(tuple(stages), shares(costliest))
+        by_cost = np.array([CODES[name] for name in BY_COST])
+        rank = np.argsort(by_cost)  # of a code
+        return Branches(tuple(stages), shares(by_cost[rank[self.what].max(1)]))
 
     def forward_only(self) -> "Program":
         """Returns the forward work alone, for an evaluation; no tick may mix it with other work."""
         rows = (self.what == CODES["forward"]).any(1)
-        assert (self.what[rows] <= CODES["forward"]).all(), "a tick mixes forward and other work"
+        alone = np.isin(self.what[rows], (CODES["idle"], CODES["forward"]))
+        assert alone.all(), "a tick mixes forward and other work"
         arrays = {f.name: getattr(self, f.name) for f in fields(self)}
         kept = {name: a[rows] for name, a in arrays.items() if isinstance(a, np.ndarray)}
         return replace(self, **kept)

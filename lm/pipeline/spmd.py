@@ -259,7 +259,6 @@ class Run:
     def run(self, with_gradients: bool) -> Carry:
         p = self.program
         works = {
-            "idle": lambda c, t: c,
             "forward": self.forward if with_gradients else self.forward_only,
             "backward": self.backward,
             "input": self.input,
