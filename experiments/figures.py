@@ -62,7 +62,7 @@ def main() -> int | None:
 def _ablation(folder: Path, out: Path) -> None:
     from lm.laws.figures import ablation, style
 
-    found = sweep_folder.json_object(folder / "ablation.json")
+    found = sweep_folder.ablation(folder)
     if found is None:
         raise BadInput(f"there is no {folder / 'ablation.json'}: run an ablation's sweep first")
     for path in style.write(ablation.differences(found), out, f"ablation_{folder.resolve().name}"):

@@ -22,14 +22,21 @@ from absl import flags
 from experiments import cli
 from lm.errors import BadInput
 from lm.laws.fit_text import fit_text
-from lm.laws.request import Request, fit_table
+from lm.laws.forms import LAWS
+from lm.laws.request import METHODS, Request, check, fit_table
 from lm.laws.result import write_law
 from lm.progress import Progress
 
 RUNS = flags.DEFINE_string("runs", None, "the table of runs: .csv, .parquet or .jsonl")
-LAW = flags.DEFINE_string("law", "chinchilla", "the law's name; isoflop and envelope are methods")
+_ONE_LINE_EACH = "\n".join(f"      {name:<21} {law.source}" for name, law in LAWS.items())
+LAW = flags.DEFINE_string(
+    "law", "chinchilla",
+    f"a method (isoflop, envelope), or the law's name:\n{_ONE_LINE_EACH}\n     ",
+)  # fmt: skip
 OUT = flags.DEFINE_string("out", None, "the folder for law.json and bootstrap.csv")
-METHOD = flags.DEFINE_enum("method", "parametric", ["parametric", "isoflop", "envelope"], "how")
+METHOD = flags.DEFINE_enum(
+    "method", None, METHODS, f"how: {', '.join(METHODS)} (default: as --law says, else parametric)"
+)
 OBJECTIVE = flags.DEFINE_string(
     "objective",
     "huber",
@@ -71,10 +78,6 @@ DROP_OUTLIERS = flags.DEFINE_bool(
 
 
 def main() -> int | None:
-    if not RUNS.value:
-        raise BadInput("no table given: add --runs=FILE (.csv, .parquet or .jsonl)")
-    if not OUT.value:
-        raise BadInput("no folder given: add --out=DIR for law.json")
     request = Request(
         runs=RUNS.value,
         law=LAW.value,
@@ -101,6 +104,11 @@ def main() -> int | None:
         compare=tuple(COMPARE.value),
         drop_outliers=DROP_OUTLIERS.value,
     )
+    check(request)
+    if not RUNS.value:
+        raise BadInput("no table given: add --runs=FILE (.csv, .parquet or .jsonl)")
+    if not OUT.value:
+        raise BadInput("no folder given: add --out=DIR for law.json")
     progress = Progress("bootstrap", request.bootstrap, unit="refit")
     try:
         content, samples = fit_table(request, progress.update)

@@ -19,7 +19,6 @@ count of shapes like that config's ("exact"). The shape is the nearest that can 
 """
 
 import json
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -30,6 +29,7 @@ from absl import flags
 from experiments import cli, config_source
 from lm.config import freeze
 from lm.errors import BadInput
+from lm.laws import kinds
 from lm.laws.design_runs import (
     isoflop_design,
     log_optimal_size,
@@ -37,11 +37,12 @@ from lm.laws.design_runs import (
     runs_needed,
 )
 from lm.laws.law_file import KnownLaw, read_law
-from lm.laws.plan import Question, make_plan
+from lm.laws.plan import Question, check_amount, make_plan
 from lm.laws.plan_frontier import frontier_plan
 from lm.laws.plan_text import plan_text
 from lm.laws.shape import Family, default_family
-from lm.whole_file import replacing
+from lm.laws.stored import plain, read
+from lm.whole_file import write as write_file
 
 LAW = flags.DEFINE_string("law", None, "a law.json, its folder, or the name of a published law")
 FLOPS = flags.DEFINE_float("flops", None, "a budget of FLOPs")
@@ -87,8 +88,10 @@ def main() -> int | None:
 def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[str, Any]:
     """How many runs bring N* at the plan's FLOPs to the wanted interval."""
     noise = NOISE.value or 0.0
-    if not 0 < wanted < math.inf or not 0 < noise < math.inf:
-        raise BadInput("--half_width and --noise must be above 0, such as 0.05 and 0.01")
+    if not 0 < wanted <= 10 or not 0 < noise <= 10:
+        raise BadInput(
+            "--half_width and --noise must be above 0 and at most 10, such as 0.05 and 0.01"
+        )
     answer = {"quantity": "n", "half_width": wanted, "level": 0.8}
     interval = plan["n"]["interval_80"]
     if BUDGETS.value and known.params:
@@ -96,8 +99,8 @@ def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[s
             budgets = [float(b) for b in BUDGETS.value]
         except ValueError as e:
             raise BadInput(f"--budgets={','.join(BUDGETS.value)} are not numbers") from e
-        if not all(0 < b < math.inf for b in budgets):
-            raise BadInput(f"--budgets={','.join(BUDGETS.value)} must all be above 0")
+        for b in budgets:
+            check_amount("budgets", b)
         design = isoflop_design(known.law, known.params, budgets)
         quantity = log_optimal_size(known.law, plan["flops"]["value"])
         runs = runs_needed(known.law, known.params, design, quantity, noise, wanted)
@@ -113,12 +116,8 @@ def _runs_needed(known: KnownLaw, plan: dict[str, Any], wanted: float) -> dict[s
 def write(plan: dict[str, Any], folder: Path) -> Path:
     """Writes plan.json whole or not at all; returns its path."""
     path = folder / "plan.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(plan, indent=2, allow_nan=False) + "\n")
-    except OSError as e:
-        raise BadInput(f"{path} cannot be written ({e.strerror}): give another --out") from e
+    text = json.dumps(plain(plan), indent=2, allow_nan=False) + "\n"
+    write_file(path, text, "give another --out")
     return path
 
 
@@ -134,31 +133,26 @@ def _family(known: KnownLaw) -> tuple[Family, str]:
         return Family(config.model, config.length), flags.FLAGS.config
     swept = _largest_run(known.path.parent) if known.path else None
     if swept is not None:
-        values = json.loads(swept.read_text())
-        values.pop(config_source.PROVENANCE, None)
-        config = freeze(values, str(swept))
-        return Family(config.model, config.length), str(swept)
+        path, values = swept
+        config = freeze(
+            {k: v for k, v in values.items() if k != config_source.PROVENANCE}, str(path)
+        )
+        return Family(config.model, config.length), str(path)
     return default_family(), ""
 
 
-def _largest_run(folder: Path) -> Path | None:
+def _largest_run(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """The config.json of the widest run that the sweep in that folder fitted, the first of several
-    as wide: the shapes of the sweep's own plan. None where there is none."""
+    as wide, and what it holds: the shapes of the sweep's own plan. None where there is none."""
     paths = sorted(folder.glob("runs/*/config.json"))
-    try:
-        fitted = json.loads((folder / "sweep.json").read_text())["runs"]  # not the held-out run
-        paths = [folder / "runs" / name / "config.json" for name in fitted]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # runs that no sweep lists
-    widths = {}
-    for path in paths:
-        try:
-            model = json.loads(path.read_text())["model"]
-            if model["vocab_size"] is not None:  # without it nothing can be counted
-                widths[path] = model["d_model"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # a run that is being written
-    return max(widths, key=lambda p: widths[p], default=None)
+    fitted = (read(folder / "sweep.json", kinds.SWEEP) or {}).get("runs")
+    if fitted:  # else runs that no sweep lists
+        paths = [folder / "runs" / name / "config.json" for name in fitted]  # not the held-out run
+    found = {path: values for path in paths if (values := read(path, kinds.CONFIG))}
+    # Without a vocabulary nothing can be counted.
+    usable = [p for p, values in found.items() if values["model"]["vocab_size"] is not None]
+    widest = max(usable, key=lambda p: found[p]["model"]["d_model"], default=None)
+    return None if widest is None else (widest, found[widest])
 
 
 def run() -> None:

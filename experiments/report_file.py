@@ -4,18 +4,25 @@ from pathlib import Path
 
 from experiments import sweep_folder
 from lm.errors import BadInput
-from lm.whole_file import replacing
+from lm.laws import kinds
+from lm.laws.stored import read
+from lm.progress import say
+from lm.whole_file import write as write_file
 
 
 def write(workdir: Path) -> Path:
     """Writes WORKDIR/report.html and WORKDIR/figures; returns the page's path.
 
-    Raises BadInput where the folder holds nothing to report or cannot be written.
+    Raises BadInput where the folder holds nothing to report, a damaged file, or cannot be written;
+    CannotSave where the disk is full.
     """
     from lm.laws.figures import ablation, curves, gallery, style
     from lm.laws.report import Contents, report
 
     workdir = Path(workdir)
+    plan, compared = sweep_folder.plan(workdir), sweep_folder.ablation(workdir)
+    validation = read(workdir / "validation.json", kinds.VALIDATION)
+    prediction = read(workdir / "prediction.json", kinds.PREDICTION)
     frame = sweep_folder.table(workdir / "runs.csv")
     law, reason = None, "there is no runs.csv"
     if frame is not None:
@@ -23,12 +30,16 @@ def write(workdir: Path) -> Path:
             law = sweep_folder.material(workdir / "law.json", frame)
         except BadInput as e:
             reason = str(e)
-    plan = sweep_folder.json_object(workdir / "plan.json")
+            if (workdir / "law.json").is_file():
+                say(f"the report is without the law: {reason}")
     if frame is None and plan is None:
         raise BadInput(
             f"{workdir} holds neither runs.csv nor plan.json: give the --workdir of a sweep"
         )
-    compared = sweep_folder.json_object(workdir / "ablation.json")
+    held_out, commands = (
+        sweep_folder.table(workdir / "held_out.csv"),
+        sweep_folder.commands(workdir),
+    )
     drawn, undrawn = gallery.draw(gallery.FITTED, law) if law else ({}, {})
     if compared is not None:
         drawn["ablation"] = ablation.differences(compared)
@@ -42,25 +53,18 @@ def write(workdir: Path) -> Path:
         Contents(
             title=f"Scaling report: {workdir.resolve().name}",
             frame=frame,
-            held_out=sweep_folder.table(workdir / "held_out.csv"),
+            held_out=held_out,
             evidence=law.evidence if law else None,
             no_law=reason,
             plan=plan,
             ablation=compared,
-            validation=sweep_folder.json_object(workdir / "validation.json"),
-            prediction=sweep_folder.json_object(workdir / "prediction.json"),
+            validation=validation,
+            prediction=prediction,
             figures=pictures,
             undrawn=undrawn,
-            commands=sweep_folder.commands(workdir),
+            commands=commands,
         )
     )
-    return _replace(workdir / "report.html", page)
-
-
-def _replace(path: Path, text: str) -> Path:
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise BadInput(f"{path} cannot be written ({e.strerror}): free it or its folder") from e
+    path = workdir / "report.html"
+    write_file(path, page, "free it or its folder")
     return path

@@ -4,33 +4,23 @@ runs.csv, law.json, bootstrap.csv, validation.json, isoflop/, plan.json, predict
 held_out.csv, sweep.json and the work folder of each run under runs/.
 """
 
-import json
-import math
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws import kinds
 from lm.laws.evidence import gather
 from lm.laws.figures.curves import LearningCurve
 from lm.laws.figures.gallery import Material
+from lm.laws.law_file import FRONTIER
 from lm.laws.runs import load
+from lm.laws.stored import damaged, lines, read, samples
 
-
-def json_object(path: Path) -> dict[str, Any] | None:
-    """Returns a JSON object, None where there is no file; BadInput where it is something else."""
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text())
-        if not isinstance(value, dict):
-            raise ValueError("it is not an object")
-    except (OSError, ValueError) as e:
-        raise BadInput(f"{path} cannot be read as a JSON object ({e}): restore or remove it") from e
-    return value
+# What plan.json holds besides, where it was asked about serving or about repeated text.
+PLANNED = {"served_tokens": ("flops_training", "flops_serving"), "unique_tokens": ("epochs",)}
 
 
 def table(path: Path) -> Any:
@@ -44,29 +34,45 @@ def material(law: Path, runs: Any) -> Material:
 
     Raises BadInput where the law is missing or does not belong to the table.
     """
-    content = json_object(law)
+    content = read(law, kinds.LAW)
     if content is None:
         raise BadInput(f"there is no {law}: fit a law with experiments.fit")
-    if not isinstance(content.get("params"), dict) or "law" not in content:
-        raise BadInput(f"{law} is not a law.json: fit a law with experiments.fit")
     folder = law.parent
-    samples = folder / "bootstrap.csv"
-    evidence = gather(content, runs, samples if samples.is_file() else None)
-    minima = table(folder / "isoflop" / "bootstrap.csv")
     return Material(
-        evidence,
+        gather(content, runs, folder / "bootstrap.csv"),
         learning_curves(folder),
-        json_object(folder / "plan.json"),
-        json_object(folder / "prediction.json"),
-        None if minima is None else {str(k): v.to_numpy(np.float64) for k, v in minima.items()},
+        plan(folder),
+        read(folder / "prediction.json", kinds.PREDICTION),
+        samples(folder / "isoflop" / "bootstrap.csv", FRONTIER),
     )
+
+
+def plan(folder: Path) -> dict[str, Any] | None:
+    """Returns plan.json, None where there is none."""
+    found = read(folder / "plan.json", kinds.PLAN)
+    for name, needed in PLANNED.items():
+        lacking = [key for key in needed if found and name in found and key not in found]
+        if lacking:
+            why = f"it has {name} and lacks {lacking[0]}"
+            raise damaged(folder / "plan.json", why, kinds.PLAN.remedy)
+    return found
+
+
+def ablation(folder: Path) -> dict[str, Any] | None:
+    """Returns ablation.json, None where there is none."""
+    path = folder / "ablation.json"
+    found = read(path, kinds.ABLATION)
+    if found and found["baseline"] not in [v["variant"] for v in found["variants"]]:
+        why = f"the baseline {found['baseline']!r} is none of its variants"
+        raise damaged(path, why, kinds.ABLATION.remedy)
+    return found
 
 
 def run_folders(folder: Path) -> list[Path]:
     """Returns the work folders of the sweep's runs, the held-out one too: those that sweep.json
     lists, since runs of an earlier sweep may lie beside them; all of them where it lists none."""
     found = sorted(p for p in folder.glob("runs/*") if p.is_dir())
-    sweep = json_object(folder / "sweep.json") or {}
+    sweep = read(folder / "sweep.json", kinds.SWEEP) or {}
     if not sweep.get("runs"):
         return found
     listed = {*sweep["runs"], sweep.get("held_out")}
@@ -81,13 +87,13 @@ def learning_curves(folder: Path) -> list[LearningCurve]:
         path = run / "metrics.jsonl"
         if not path.is_file():
             continue
-        result = json_object(path.with_name("result.json"))
+        result = read(path.with_name("result.json"), kinds.RESULT)
         if result is None:
             continue
-        n, tokens, flops = (result.get(k) for k in ("n_params", "n_tokens", "flops"))
-        if not (n and tokens and flops):
-            continue
+        n, tokens, flops = (result[k] for k in ("n_params", "n_tokens", "flops"))
         rows = _logged(path)
+        if not (tokens > 0 and flops > 0 and rows):
+            continue  # it diverged before a step was logged
         curves.append(
             LearningCurve(
                 path.parent.name,
@@ -99,32 +105,27 @@ def learning_curves(folder: Path) -> list[LearningCurve]:
     return curves
 
 
-def _logged(path: Path) -> list[Mapping[str, Any]]:
+def _logged(path: Path) -> list[dict[str, Any]]:
     """The logged training steps; a last line that is still being written is left out."""
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row.get("n_tokens") and row.get("loss") is not None and math.isfinite(row["loss"]):
-            rows.append(row)
-    return rows
+    rows = lines(path, kinds.LOGGED, growing=True)
+    return [r for r in rows if (r.get("n_tokens") or 0) > 0 and r.get("loss") is not None]
 
 
 def commands(folder: Path) -> list[tuple[str, str]]:
     """Returns the commands that made the folder, (what it does, command), in order."""
     found = []
-    for name, what in (
-        ("sweep.json", "Train the runs, fit, plan and report:"),
-        ("law.json", "Fit the law:"),
-        ("isoflop/law.json", "Fit the IsoFLOP minima:"),
-        ("plan.json", "Plan:"),
+    for name, kind, what in (
+        ("sweep.json", kinds.SWEEP, "Train the runs, fit, plan and report:"),
+        ("law.json", kinds.LAW, "Fit the law:"),
+        ("isoflop/law.json", kinds.LAW, "Fit the IsoFLOP minima:"),
+        ("plan.json", kinds.PLAN, "Plan:"),
     ):
         try:
-            command = (json_object(folder / name) or {}).get("command")
+            command = (read(folder / name, kind) or {}).get("command")
         except BadInput:
-            continue  # whoever needs the file says so
+            if name != "law.json":  # without it there is a page, which says so
+                raise
+            continue
         if command:
             found.append((what, str(command)))
     saved = (run / "config.json" for run in run_folders(folder))

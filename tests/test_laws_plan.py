@@ -214,7 +214,11 @@ def test_a_fit_that_did_not_settle_or_has_no_samples_says_so(fit_folder):
     ({"loss": 1.9, "unique": 1e9}, "with 1e\\+09 unique tokens"),
     ({"flops": 1e21, "unique": -1.0}, "--unique_tokens=-1 is not a positive"),
     ({"flops": 1e21, "served": -1.0}, "--served_tokens=-1 must be 0 or more"),
-    ({"flops": 1e21, "served": 1e40}, "no best model of 1 parameters or more"),
+    ({"flops": 1e21, "served": 1e25}, "no best model of 1 parameters or more"),
+    ({"flops": 1e21, "served": 1e40}, "must be 0 or more, and at most 1e\\+25"),
+    ({"flops": 1e300}, "more than can be planned for: give at most 1e\\+40"),
+    ({"n": 1e100, "d": 1e9}, "--n=1e\\+100 is more than can be planned for"),
+    ({"n": 0.5, "d": 1e9}, "--n=0.5 is less than one"),
     ({"loss": 5000.0}, "no best model"),
 ])  # fmt: skip
 def test_bad_questions_are_refused_in_one_sentence(question, says):
@@ -227,18 +231,23 @@ def test_bad_laws_are_refused(fit_folder):
     path = fit_folder / "law.json"
     good = json.loads(path.read_text())
     for text, says in (
-        ("{", "not a law.json"),
-        ("[]", "not a law.json"),
+        ("{", "law.json is damaged .* it is not whole JSON"),
+        ("[]", "law.json is damaged .* it is a list, not an object"),
         (json.dumps(good | {"law": "power", "params": {"a": 1.0, "b": -0.1}}), "no loss from N"),
         (json.dumps(good | {"law": "mine"}), "no loss from N and D"),
         (json.dumps(good | {"params": {"E": 1.0}}), "no usable value for the parameter A"),
-        (json.dumps(good | {"params": LAW | {"A": math.nan}}), "no usable value for the param"),
+        (json.dumps(good | {"params": LAW | {"A": math.nan}}), "it holds NaN, which is no number"),
+        (json.dumps(good | {"params": LAW | {"A": "x"}}), "params.A is .x., not a number"),
     ):
         path.write_text(text)
         with pytest.raises(BadInput, match=says):
             read_law(str(path))
     path.write_text(json.dumps(good))
-    for table, says in (("E,A\n1,2\n", "does not hold a column"), ("E\nx\n", "not a table")):
+    names = ",".join(LAW)
+    for table, says in (
+        ("E,A\n1,2\n", "does not hold a column"),
+        (f"{names}\nx,1,1,1,1\n", "E is .x. in row 1, not a number"),
+    ):
         (fit_folder / "bootstrap.csv").write_text(table)
         with pytest.raises(BadInput, match=says):
             read_law(str(path))

@@ -244,7 +244,7 @@ def test_a_broken_law_does_not_take_the_page_with_it(folder, tmp_path):
     shutil.copy(folder / "runs.csv", tmp_path)
     (tmp_path / "law.json").write_text("{half of")
     words = shown(report_file.write(tmp_path).read_text(encoding="utf-8"))
-    assert "cannot be read as a JSON object" in words and "c1e+11-s0" in words
+    assert "it is not whole JSON" in words and "c1e+11-s0" in words
 
 
 def test_nothing_at_all_still_makes_a_page():

@@ -20,6 +20,7 @@ Progress = Callable[[int], None]
 BLOCK = 1_000_000  # weights refitted in one go: bounds memory, and lets progress be seen
 PERCENTILES = (2.5, 10.0, 50.0, 90.0, 97.5)
 FAILED = 0.02  # share of refits without an answer above which a fit says so
+LEAST = 20  # samples below which there is no interval: too few for a 10th percentile
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class Samples:
 
 
 def failure_warning(failed: int, count: int) -> list[str]:
-    """Returns a sentence where more than FAILED of `count` resampled tables gave no answer."""
+    """Returns a sentence where more than FAILED of `count` resampled tables gave no answer, or too
+    few did for intervals."""
+    lost = f"{failed} of {count} resampled tables had no minimum"
+    if count and count - failed < LEAST:
+        why = f"{lost}; " if failed else ""
+        return [f"no intervals: {why}{count - failed} refits are fewer than {LEAST}"]
     if failed <= FAILED * count:
         return []
-    return [
-        f"{failed} of {count} resampled tables had no minimum: "
-        "the intervals leave them out and are too narrow"
-    ]
+    return [f"{lost}: the intervals leave them out and are too narrow"]
 
 
 def bias_corrected(

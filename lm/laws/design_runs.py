@@ -17,6 +17,7 @@ from lm.laws.surface import surface
 
 Quantity = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # parameters (samples,) -> (samples,)
 NORMAL = {0.8: 1.2815515655446004, 0.95: 1.959963984540054}  # standard deviations each side
+MOST_RUNS = 1e9
 
 
 class Design(NamedTuple):
@@ -80,8 +81,7 @@ def runs_needed(
             "runs like these never pin the answer down, however many: they need at least two "
             f"sizes, two amounts of data and {len(params)} runs"
         )
-    copies = (NORMAL[level] * error / math.log1p(half_width)) ** 2
-    return max(len(params) + 1, math.ceil(copies * len(design.n)))
+    return max(len(params) + 1, _times(len(design.n), NORMAL[level] * error, half_width))
 
 
 def runs_like_the_fitted(interval: list[float], n_runs: int, half_width: float) -> int:
@@ -91,7 +91,18 @@ def runs_like_the_fitted(interval: list[float], n_runs: int, half_width: float) 
     as the square root of the number of runs.
     """
     now = (math.log(interval[1]) - math.log(interval[0])) / 2
-    return math.ceil(n_runs * (now / math.log1p(half_width)) ** 2)
+    return _times(n_runs, now, half_width)
+
+
+def _times(runs: int, error: float, half_width: float) -> int:
+    """How many runs bring an error of log of a quantity at `runs` runs to a relative half width."""
+    narrower = error / math.log1p(half_width)
+    if not narrower <= math.sqrt(MOST_RUNS / runs):
+        raise BadInput(
+            f"--half_width={half_width:g} would take more than {MOST_RUNS:g} runs: ask for "
+            "a wider one, or give a smaller --noise"
+        )
+    return math.ceil(runs * narrower**2)
 
 
 def _derivatives(params: Mapping[str, float], f: Callable) -> np.ndarray:

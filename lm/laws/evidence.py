@@ -5,17 +5,21 @@ Takes tables and dicts, returns plain values; imports pandas only through lm/law
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.allocate import Optimum, frontier
+from lm.laws.bootstrap import LEAST
 from lm.laws.forms import LAWS
 from lm.laws.forms.bnsl import bnsl, n_breaks
 from lm.laws.isoflop import Frontier, isoflop
 from lm.laws.law import Law
+from lm.laws.law_file import FRONTIER
 from lm.laws.runs import Runs, load, read_runs
+from lm.laws.stored import samples
 from lm.laws.surface import Surface, surface
 
 Array = np.ndarray
@@ -119,10 +123,11 @@ class Evidence:
         return surface(self.law.name, params)
 
 
-def gather(content: Mapping[str, Any], table: Any, samples: Any = None) -> Evidence:
-    """The evidence of a law.json's content, its table of runs and its bootstrap.csv.
+def gather(content: Mapping[str, Any], table: Any, drawn: Path | None = None) -> Evidence:
+    """The evidence of a law.json's content, its table of runs and the path of its bootstrap.csv.
 
-    table and samples are paths or DataFrames. Raises BadInput where they do not belong together.
+    The table is a path or a DataFrame; samples need not be there. Raises BadInput where they do not
+    belong together.
     """
     frame = load(table)
     law = law_of(content)
@@ -143,13 +148,14 @@ def gather(content: Mapping[str, Any], table: Any, samples: Any = None) -> Evide
             "them: give the --runs of the fit, or fit again"
         )
     used = numbers[runs.rows - 1]
-    params = _params(content, law)
-    drawn = None
-    if samples is not None and params:
-        drawn = {str(c): v.to_numpy(np.float64) for c, v in load(samples).items()}
-        drawn = drawn if set(law.names) <= set(drawn) and len(next(iter(drawn.values()))) else None
+    params, own = _params(content, law)
+    found = None
+    if own and drawn is not None:  # else they are samples of the frontier
+        count = (content.get("bootstrap") or {}).get("samples")
+        found = samples(drawn, law.names, count)
+        found = found if found and len(found[law.names[0]]) >= LEAST else None
     frontier, reason = minima(runs, str(content.get("curve") or "parabola"))
-    return Evidence(frame, runs, used, law, params, drawn, content, frontier, reason)
+    return Evidence(frame, runs, used, law, params, found, content, frontier, reason)
 
 
 def law_of(content: Mapping[str, Any]) -> Law:
@@ -172,9 +178,17 @@ def minima(runs: Runs, curve: str = "parabola") -> tuple[Frontier | None, str]:
         return None, str(e)
 
 
-def _params(content: Mapping[str, Any], law: Law) -> dict[str, float]:
-    """The surface's own parameters: a frontier's law.json has them beside."""
-    for source in (content.get("params"), (content.get("parametric") or {}).get("params")):
-        if source and set(law.names) <= set(source):
-            return {name: float(source[name]) for name in law.names}
-    return {}
+def _params(content: Mapping[str, Any], law: Law) -> tuple[dict[str, float], bool]:
+    """The surface's parameters, and whether they are the fit's own: a frontier's law.json has them
+    beside, where it has any."""
+    beside = (content.get("parametric") or {}).get("params") or {}
+    for source in (content["params"], beside):
+        if all(source.get(name) is not None for name in law.names):
+            return {name: float(source[name]) for name in law.names}, source is content["params"]
+    lacking = [name for name in law.names if name not in content["params"]]
+    if not set(FRONTIER) <= set(content["params"]):
+        raise BadInput(
+            f"law.json lacks the parameter {lacking[0]} of law {law.name}: fit it again with "
+            "experiments.fit"
+        )
+    return {}, False

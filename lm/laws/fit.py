@@ -44,9 +44,11 @@ class Fit:
 
     @property
     def exponents(self) -> dict[str, float] | None:
-        """a and b of N* and D*, or None."""
+        """a and b of N* and D*; None where the law has none, or none at these parameters."""
         found = self.law.exponents(self.params)
-        return None if found is None else {k: float(v) for k, v in found.items()}
+        if found is None or not np.isfinite(list(found.values())).all():
+            return None
+        return {k: float(v) for k, v in found.items()}
 
     def predict(self, x: Mapping[str, Array]) -> Array:
         """Predicted loss at inputs in natural units."""

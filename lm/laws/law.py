@@ -61,8 +61,24 @@ class Law:
             return np.asarray(self.formula(lifted, inputs), dtype=np.float64)
 
     def exponents(self, params: Params) -> dict[str, Any] | None:
-        """{"a", "b"}: N* grows as C^a and D* as C^b (a + b = 1), or None where a law has none."""
-        return None if self.compute_exponents is None else self.compute_exponents(params)
+        """{"a", "b"}: N* grows as C^a and D* as C^b (a + b = 1), or None where a law has none.
+
+        NaN where both exponents of the law are 0, so that nothing is best.
+        """
+        if self.compute_exponents is None:
+            return None
+        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in params.items()}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.compute_exponents(arrays)
+
+    def misfit(self, name: str, value: float) -> str:
+        """What a value of a parameter has to be, in words; empty where it is that."""
+        low, high = self.bounds.get(name, (-np.inf, np.inf))
+        if not np.isfinite(value) or (name in self.log and value <= 0):
+            return "finite and above 0" if name in self.log else "finite"
+        if low <= value <= high:
+            return ""
+        return f"{low:g} or more" if high == np.inf else f"from {low:g} to {high:g}"
 
 
 def grid(**axes: Any) -> Grid:

@@ -4,15 +4,17 @@ A fit writes law.json and, beside it, bootstrap.csv: one row a bootstrap sample,
 parameter. A published law has no samples.
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws import kinds
+from lm.laws.bootstrap import LEAST
 from lm.laws.forms import LAWS
 from lm.laws.published import published
+from lm.laws.stored import read, samples
 
 FRONTIER = ("N_0", "a", "D_0", "b")
 
@@ -53,22 +55,10 @@ def read_law(text: str) -> KnownLaw:
         warnings = [f"{text} {known.note}"] if known.note else []
         warnings.append(f"{text} is published without samples of its parameters: no intervals")
         return KnownLaw(text, known.law, known.params, None, known.source, known.n_counts, warnings)
-    if not path.is_file():
+    content = read(path, kinds.LAW)
+    if content is None:
         raise BadInput(f"there is no {path}: give the law.json that experiments.fit wrote")
-    content = _read_json(path)
     return _from_fit(path, content)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content["law"], str) or not isinstance(content["params"], dict):
-            raise TypeError
-    except (ValueError, KeyError, TypeError) as e:
-        raise BadInput(
-            f"{path} is not a law.json with a law and its params: fit it again with experiments.fit"
-        ) from e
-    return content
 
 
 def _from_fit(path: Path, content: dict[str, Any]) -> KnownLaw:
@@ -85,20 +75,22 @@ def _from_fit(path: Path, content: dict[str, Any]) -> KnownLaw:
     if frontier is None:
         params = _numbers(path, law, content["params"], LAWS[law].names)
     else:
-        beside = (content.get("parametric") or {}).get("params")
-        params = _numbers(path, law, beside, LAWS[law].names) if beside else {}
-    warnings = [f"the fit warned: {w}" for w in content.get("warnings", [])]
+        beside = (content.get("parametric") or {}).get("params") or {}
+        whole = all(beside.get(name) is not None for name in LAWS[law].names)
+        params = _numbers(path, law, beside, LAWS[law].names) if whole else {}
+    warnings = [f"the fit warned: {w}" for w in content.get("warnings") or []]
     status = content.get("status", "converged")
     if status != "converged":
         warnings.insert(0, f"the fit ended as {status!r}: its numbers are not settled")
     names = LAWS[law].names if frontier is None else FRONTIER
-    samples = _read_samples(path.with_name("bootstrap.csv"), names)
-    if samples is None:
-        warnings.append(
-            f"there is no bootstrap.csv beside {path}: no intervals; fit with --bootstrap=1000"
-        )
+    count = (content.get("bootstrap") or {}).get("samples")
+    drawn = samples(path.with_name("bootstrap.csv"), names, count)
+    if drawn is None or len(drawn[names[0]]) < LEAST:
+        what = "there is no bootstrap.csv" if drawn is None else f"fewer than {LEAST} samples are"
+        warnings.append(f"{what} beside {path}: no intervals; fit with --bootstrap=1000")
+        drawn = None
     return KnownLaw(
-        str(path), law, params, samples, content.get("formula", LAWS[law].source),
+        str(path), law, params, drawn, content.get("formula", LAWS[law].source),
         _n_counts(content), warnings, content.get("n_runs"), content.get("largest_flops"), path,
         str(content.get("method", "parametric")), frontier,
     )  # fmt: skip
@@ -109,7 +101,7 @@ def _numbers(
 ) -> dict[str, float]:
     for name in names:
         value = values.get(name)
-        if not isinstance(value, int | float) or not np.isfinite(value):
+        if value is None:
             raise BadInput(
                 f"{path} has no usable value for the parameter {name} of {law}: fit it again"
             )
@@ -121,23 +113,3 @@ def _n_counts(content: dict[str, Any]) -> str:
     by_command = "n_params_non_embedding" in str(content.get("command", ""))
     default = "n_params_non_embedding" if by_command else "n_params"
     return str(content.get("n_counts", default))
-
-
-def _read_samples(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    if not path.is_file():
-        return None
-    with path.open() as file:
-        header = [name.strip() for name in file.readline().split(",")]
-        try:
-            rows = np.loadtxt(file, delimiter=",", ndmin=2)
-        except ValueError as e:
-            raise BadInput(f"{path} is not a table of numbers ({e}): fit again") from e
-    lacking = [name for name in names if name not in header]
-    if lacking or (len(rows) and rows.shape[1] != len(header)):
-        raise BadInput(
-            f"{path} does not hold a column for each of {', '.join(names)}: fit again, so that it "
-            "belongs to the law.json beside it"
-        )
-    if len(rows) < 20:
-        return None  # too few for a 10th percentile
-    return {name: rows[:, header.index(name)] for name in names}

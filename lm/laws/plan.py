@@ -19,6 +19,7 @@ from lm.laws.shape import Family
 from lm.laws.surface import DECAY, Surface, surface
 
 T = TypeVar("T")
+MOST_FLOPS, MOST = 1e40, 1e25  # what a question may ask for; beyond, the searches find nothing
 FACTORS = (0.25, 0.5, 2.0, 4.0)  # times N*, for the cost of being off the optimum
 
 
@@ -36,10 +37,12 @@ class Question(NamedTuple):
         """Raises BadInput for two questions at once, none, half a point or a bad number."""
         for flag, value in (("flops", self.flops), ("loss", self.loss), ("n", self.n),
                             ("d", self.d), ("unique_tokens", self.unique)):  # fmt: skip
-            if value is not None and not 0 < value < math.inf:
-                raise BadInput(f"--{flag}={value:g} is not a positive number: give one above 0")
-        if not 0 <= self.served < math.inf:
-            raise BadInput(f"--served_tokens={self.served:g} must be 0 or more, and finite")
+            if value is not None:
+                check_amount(flag, value)
+        if not 0 <= self.served <= MOST:
+            raise BadInput(
+                f"--served_tokens={self.served:g} must be 0 or more, and at most {MOST:g}"
+            )
         point = self.n is not None or self.d is not None
         asked = [name for name, given in (("--flops", self.flops is not None),
                  ("--loss", self.loss is not None), ("--n with --d", point)) if given]  # fmt: skip
@@ -50,6 +53,18 @@ class Question(NamedTuple):
         if point and (self.n is None or self.d is None):
             lacking = "--d" if self.d is None else "--n"
             raise BadInput(f"a point needs both --n and --d: add {lacking}")
+
+
+def check_amount(flag: str, value: float) -> None:
+    """Raises BadInput for a number that is not above 0, less than one of what is counted, or more
+    than can be planned with."""
+    if not value > 0 or value == math.inf:
+        raise BadInput(f"--{flag}={value:g} is not a positive number: give one above 0")
+    if value < 1 and flag != "loss":
+        raise BadInput(f"--{flag}={value:g} is less than one: give 1 or more")
+    most = MOST_FLOPS if flag in ("flops", "budgets") else MOST
+    if value > most:
+        raise BadInput(f"--{flag}={value:g} is more than can be planned for: give at most {most:g}")
 
 
 class _Cloud(NamedTuple):
@@ -202,7 +217,7 @@ def _no_optimum(known: KnownLaw, q: Question, ledger: Ledger) -> str:
 def _exponents(known: KnownLaw) -> dict[str, Any] | None:
     exponents = LAWS[known.law].exponents
     value = exponents(known.params)
-    if value is None:
+    if value is None or not np.isfinite(list(value.values())).all():
         return None
     spread = None if known.samples is None else exponents(known.samples)
     return {

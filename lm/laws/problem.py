@@ -40,8 +40,8 @@ class Constraints:
                     f"law {law.name} has no parameter {name!r}: it has {', '.join(law.names)}"
                 )
         for name, value in made.fixed.items():
-            if not np.isfinite(value) or (name in law.log and value <= 0):
-                raise BadInput(f"{name} is fixed at {value}, but must be finite and positive")
+            if wanted := law.misfit(name, value):
+                raise BadInput(f"{name} is fixed at {value:g}, but must be {wanted}: give another")
         for name, other in made.tied.items():
             if other in made.tied or other == name or name in made.fixed:
                 raise BadInput(f"{name} = {other} ties a parameter twice: tie it to a free one")
@@ -50,6 +50,12 @@ class Constraints:
         for name, (low, high) in made.bounds.items():
             if not low <= high:
                 raise BadInput(f"bounds of {name} are ({low}, {high}): the first must be smaller")
+            least, most = (0.0, np.inf) if name in law.log else law.bounds.get(name, (low, high))
+            if high < least or low > most or (name in law.log and high <= 0):
+                raise BadInput(
+                    f"bounds of {name} are ({low:g}, {high:g}), but it lies between {least:g} and "
+                    f"{most:g}: give a range within"
+                )
         return made
 
 

@@ -196,8 +196,9 @@ def constants(c: Contents) -> str:
     goal, starts = law.get("objective"), law.get("starts")
     how = [f"method {law.get('method')}", f"{law.get('n_runs')} runs"]
     if goal:
+        total = f"{goal['sum']:.6g}" if p.known(goal.get("sum")) else "not finite"
         delta = f", delta {goal['delta']:g}" if goal.get("delta") else ""
-        how.append(f"{goal['name']} objective{delta}: sum {goal['sum']:.6g}")
+        how.append(f"{goal['name']} objective{delta}: sum {total}")
     if starts:
         how.append(f"{starts['agreeing']} of {starts['tried']} starts agree")
     how.append(f"status {law.get('status')}")

@@ -50,8 +50,8 @@ def answer(plan: Mapping[str, Any] | None, largest: float | None) -> str:
     return body + p.notes(plan.get("warnings") or [])
 
 
-def _beyond(largest: float | None, flops: float) -> str:
-    if not p.known(largest) or not largest:
+def _beyond(largest: float | None, flops: float | None) -> str:
+    if not largest or flops is None or not p.known(largest):
         return "&nbsp;"
     return f"{p.count(flops / largest)} times the largest fitted run"
 

@@ -16,6 +16,7 @@ from lm.laws.forms import LAWS
 from lm.laws.forms.bnsl import bnsl
 from lm.laws.isoflop import isoflop, surface_bias
 from lm.laws.law import Law
+from lm.laws.published import published
 from lm.laws.result import frontier_dict, frontier_samples, law_dict
 from lm.laws.runs import Runs, read_runs
 
@@ -31,6 +32,8 @@ READ_BY = {
     "cluster": ("parametric", "envelope"),
     "curve": ("isoflop",),
 }  # fmt: skip
+# The same of objectives.
+SHAPED_BY = {"delta": ("huber", "asymmetric"), "tau": ("asymmetric",)}
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Request:
 
     runs: Any
     law: str = "chinchilla"
-    method: str = "parametric"
+    method: str | None = None  # None: the one that the law names, else parametric
     objective: str = "huber"
     delta: float = 1e-3
     tau: float = 0.5
@@ -70,39 +73,76 @@ def fit_table(
 
     `progress` is told how many resampled tables are done.
     """
-    law, method = named(request.law, request.method, request.breaks)
-    _refuse_unread(request, method)
-    if request.bootstrap < 0:
-        raise BadInput(f"bootstrap is {request.bootstrap}, but must be zero or more")
+    law, method = check(request)
     runs = read_runs(request.runs, law, request.columns, request.where)
+    for name in (request.cluster, request.strata, request.leave_out):
+        if name is not None and method == "parametric":
+            runs.column(name)  # a wrong name is told before the fit
     if method == "parametric":
         return parametric(request, law, runs, progress)
     return frontier(request, law, runs, method, progress)
 
 
-def named(name: str, method: str, breaks: int = 1) -> tuple[Law, str]:
+def check(request: Request) -> tuple[Law, str]:
+    """The law and the method that are asked for; BadInput for what can be refused before a table is
+    read: unknown names, numbers out of range, settings that would be left out of account."""
+    law, method = named(request.law, request.method, request.breaks)
+    for name in ("bootstrap", "seed"):
+        if getattr(request, name) < 0:
+            raise BadInput(f"{name} is {getattr(request, name)}, but must be zero or more")
+    for name in request.compare:
+        named(name, "parametric")
+    if request.test is not None:
+        published(request.test)
+    _refuse_unread(request, law, method)
+    return law, method
+
+
+def named(name: str, method: str | None, breaks: int = 1) -> tuple[Law, str]:
     """The law and method that a --law name means; BadInput with the nearest name otherwise."""
+    if breaks < 0:
+        raise BadInput(f"breaks is {breaks}, but must be zero or more")
     if name in ("isoflop", "envelope"):
+        if method not in (None, name):
+            raise BadInput(f"--law={name} and --method={method} are two methods: give one of them")
         return LAWS["chinchilla"], name
     if name not in LAWS:
         near = get_close_matches(name, [*LAWS, *METHODS], 1, 0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         raise BadInput(f"there is no law {name!r}: {hint}Give one of {', '.join(LAWS)}")
+    method = method or "parametric"
     if method != "parametric" and name != "chinchilla":
         raise BadInput(f"method {method} belongs to law chinchilla, not to {name}")
-    if breaks < 0:
-        raise BadInput(f"breaks is {breaks}, but must be zero or more")
     return (bnsl(breaks) if name == "bnsl" else LAWS[name]), method
 
 
-def _refuse_unread(request: Request, method: str) -> None:
-    """Raises BadInput for a setting that the method would leave out of account."""
-    for item in fields(Request):
-        readers = READ_BY.get(item.name, METHODS)
-        if method not in readers and getattr(request, item.name) != item.default:
+def _refuse_unread(request: Request, law: Law, method: str) -> None:
+    """Raises BadInput for a setting that the method, law or objective leaves out of account."""
+    settings = [f for f in fields(Request) if f.name not in ("runs", "columns")]
+    given = [f.name for f in settings if getattr(request, f.name) != f.default]
+    for name in given:
+        readers = READ_BY.get(name, METHODS)
+        if method not in readers:
             raise BadInput(
-                f"method {method} does not read --{item.name}: leave it out, or give "
+                f"method {method} does not read --{name}: leave it out, or give "
                 f"--method={' or '.join(readers)}"
+            )
+        shaped = SHAPED_BY.get(name, (request.objective,))
+        if request.objective not in shaped:
+            raise BadInput(
+                f"objective {request.objective} does not read --{name}: leave it out, or give "
+                f"--objective={' or '.join(shaped)}"
+            )
+    if "breaks" in given and law.name != "bnsl":
+        raise BadInput(f"law {law.name} does not read --breaks: leave it out, or give --law=bnsl")
+    read = {*law.inputs, law.target, "n", "d", "flops"}
+    if law.target == "accuracy":
+        read.add("x")
+    for role in request.columns:
+        if role not in read:
+            raise BadInput(
+                f"law {law.name} does not read --{role}: leave it out (it reads "
+                f"{', '.join((*law.inputs, law.target))})"
             )
 
 
@@ -202,7 +242,10 @@ def frontier(
         except BadInput as error:
             content["warnings"].append(f"no parametric answer beside it: {error}")
             return content, frontier_samples(found)
-        exponents = beside.exponents or {}
+        exponents = beside.exponents
+        if exponents is None:
+            content["warnings"].append("no parametric answer beside it: both its exponents are 0")
+            return content, frontier_samples(found)
         bias = surface_bias(found, runs, beside.predict, exponents["a"])
         content["parametric"] = {
             "params": beside.params,
@@ -254,8 +297,9 @@ def outlier_warning(outliers: list[dict[str, Any]], dropped: bool) -> str:
 
 def weight_column(runs: Runs, name: str) -> np.ndarray:
     """Row weights from a column, as numbers."""
+    column = runs.column(name)
     try:
-        return np.asarray(runs.column(name), dtype=np.float64)
+        return np.asarray(column, dtype=np.float64)
     except ValueError:
         raise BadInput(
             f"column {name!r} (--weights) holds text: give a column of numbers"

@@ -3,18 +3,19 @@
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lm.errors import BadInput
-from lm.laws.bootstrap import PERCENTILES, Samples, bias_corrected
+from lm.laws.bootstrap import LEAST, PERCENTILES, Samples, bias_corrected
 from lm.laws.fit import Fit
 from lm.laws.isoflop import Frontier
 from lm.laws.law import Law
 from lm.laws.runs import Runs
-from lm.whole_file import replacing
+from lm.laws.stored import plain
+from lm.whole_file import replacing, unwritable
 
 Array = np.ndarray
 
@@ -46,7 +47,7 @@ def law_dict(
         "warnings": [*runs.warnings, *fit.warnings],
         **table_facts(runs),
     }
-    if samples is not None and len(samples) >= 20:
+    if samples is not None and len(samples) >= LEAST:
         content["stderr"], content["intervals"] = spread(fit, samples)
         content["bootstrap"] = {
             "samples": len(samples),
@@ -62,7 +63,7 @@ def frontier_dict(found: Frontier, law: Law, runs: Runs, method: str) -> dict[st
     """The content of law.json for approach 1 or 2: params are N_0, a, D_0, b."""
     stderr, intervals = {}, {}
     for name, values in found.samples.items():
-        if values.size >= 20:
+        if values.size >= LEAST:
             stderr[name], intervals[name] = _spread(values, found.params[name])
     return {
         "law": law.name,
@@ -157,43 +158,28 @@ def versions() -> dict[str, str]:
 def write_law(folder: str | Path, content: dict[str, Any], samples: Samples | None = None) -> Path:
     """Writes law.json and bootstrap.csv (a row a sample, a column a parameter); returns its path.
 
-    Full double precision. The samples come last and those of another fit go first, so that none
-    ever lie beside a law that is not theirs. Raises BadInput where the folder cannot be written.
+    Full double precision. Both are on the disk before either takes its place, the law first, and
+    samples of another fit go before: none ever lie beside a law that is not theirs. Raises
+    CannotSave where the disk is full, BadInput where the folder cannot be written.
     """
     folder = Path(folder)
-    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+    path, table = folder / "law.json", folder / "bootstrap.csv"
+    text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        table = folder / "bootstrap.csv"
-        table.unlink(missing_ok=True)
-        _replace(folder / "law.json", text)
-        if samples is not None and len(samples):
-            names = list(samples.params)
-            rows = zip(*(samples.params[n].tolist() for n in names), strict=True)
-            lines = [",".join(names), *(",".join(map(repr, row)) for row in rows)]
-            _replace(table, "\n".join(lines) + "\n")
+        with ExitStack() as written:
+            if samples is not None and len(samples):
+                written.enter_context(replacing(table)).write_text(_table(samples))
+            with replacing(path) as temporary:
+                temporary.write_text(text)
+                table.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(
-            f"{folder} cannot be written ({error.strerror}): give another --out"
-        ) from error
-    return folder / "law.json"
+        raise unwritable(folder, error, "give another --out") from error
+    return path
 
 
-def _replace(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars as Python ones; infinite or missing numbers as null, which JSON can hold."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return [_plain(v) for v in value.tolist()]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+def _table(samples: Samples) -> str:
+    names = list(samples.params)
+    rows = zip(*(samples.params[n].tolist() for n in names), strict=True)
+    lines = [",".join(names), *(",".join(map(repr, row)) for row in rows)]
+    return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ import numpy as np
 
 from lm.errors import BadInput
 from lm.laws.law import Law
+from lm.laws.stored import ANYTHING, Kind, csv_rows, lines
 
 Array = np.ndarray
 
@@ -27,6 +28,8 @@ COLUMNS = {
 }
 X_CANDIDATES = ("flops", "n", "d")
 FAR = 0.25  # flops / (6 N D) further than this from 1 is warned about
+REPAIR = "repair the table"
+ROW = Kind({...: ANYTHING}, REPAIR, strict=False)  # a line of a .jsonl table
 MISSING = {"", "na", "nan", "null", "none", "n/a"}
 
 
@@ -147,19 +150,32 @@ def load(source: Any) -> Any:
     kind = path.suffix.lower()
     try:
         if kind == ".csv":
-            # Numbers to the last digit: to be asked for before pandas 3.1, always so since.
-            old = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
-            return pd.read_csv(path, **({"float_precision": "round_trip"} if old else {}))
+            return _csv(path)
         if kind in (".jsonl", ".ndjson"):
-            return pd.read_json(path, lines=True, precise_float=True)
+            return pd.DataFrame(lines(path, ROW))
         if kind == ".parquet":
             return pd.read_parquet(path)
     except ImportError as error:
         raise BadInput(f"reading {path} needs pyarrow: pip install 'isoflop[parquet]'") from error
+    except BadInput:
+        raise
     except (ValueError, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{path} cannot be read as {kind[1:]}: {reason}") from error
+        raise BadInput(
+            f"{path} cannot be read as {kind[1:]}: {_first_line(error)}; {REPAIR}"
+        ) from error
     raise BadInput(f"{path} ends in {kind or 'nothing'}: give .csv, .parquet or .jsonl")
+
+
+def _csv(path: Path) -> Any:
+    """A CSV file with rows as wide as the header: others pandas fills up, or shifts by a column."""
+    import pandas as pd
+
+    for _ in csv_rows(path, REPAIR):
+        pass
+    # Numbers to the last digit: to be asked for before pandas 3.1, always so since.
+    old = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+    more = {"float_precision": "round_trip"} if old else {}
+    return pd.read_csv(path, index_col=False, **more)
 
 
 def resolve(law: Law, present: Any, given: Mapping[str, str]) -> dict[str, str]:
@@ -214,7 +230,7 @@ def _filter(frame: Any, where: str) -> Array:
         kept = np.broadcast_to(np.asarray(kept), (len(frame),))
     except Exception as error:  # pandas raises many kinds; all of them are the user's expression
         raise BadInput(
-            f"where {where!r} cannot be evaluated: {str(error).splitlines()[0]}; write it as "
+            f"where {where!r} cannot be evaluated: {_first_line(error)}; write it as "
             "column == value, joined by 'and' and 'or'"
         ) from error
     if kept.dtype != bool:
@@ -245,5 +261,9 @@ def _numbers(frame: Any, column: str, numbers: Array) -> Array:
     return out
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _list(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return ", ".join(names[:12] or ["no columns"]) + (", ..." if len(names) > 12 else "")

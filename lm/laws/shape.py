@@ -13,6 +13,7 @@ from lm import budget
 from lm.errors import BadInput
 
 SPREAD = 2.0  # width / layers may leave the family's by this factor; losses hardly notice
+LARGEST = 1e18  # parameters: beyond it a shape has more heads than one would list
 
 
 class Family:
@@ -88,7 +89,7 @@ class Family:
         a small charge for a width / layers far from the family's and for heads that do not come in
         eights. Keys: d_model, n_layers,
         n_heads, n_kv_heads, d_head, d_ff, n_params, n_params_non_embedding, flops_per_token.
-        Raises BadInput where N lies far below the smallest shape.
+        Raises BadInput where N lies far below the smallest shape, or above LARGEST.
         """
         if not n > 0.7 * self.smallest():
             raise BadInput(
@@ -96,6 +97,8 @@ class Family:
                 f"head of {self.base.head_dim} has {self.smallest():.3g}): give --config with a "
                 "smaller vocabulary or head"
             )
+        if n > LARGEST:
+            raise BadInput(f"no shape of more than {LARGEST:g} parameters is looked for")
         width = float(np.exp(self.log_size(max(n, self.smallest()))))
         middle = width / self.base.head_dim
         best, best_score = (1, 1), np.inf

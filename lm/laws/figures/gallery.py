@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lm.errors import BadInput
+from lm.laws.bootstrap import LEAST
 from lm.laws.delta import noise_of
 from lm.laws.evidence import Evidence, TableLedger
 from lm.laws.figures import broken, checks, curves, isoflop, source, surface, uncertainty
@@ -119,7 +120,10 @@ def predicted_measured(m: Material) -> "Figure":
 def bootstrap_cloud(m: Material) -> "Figure":
     e = m.evidence
     if e.samples is None:
-        raise BadInput("there is no bootstrap.csv beside law.json: fit with --bootstrap=1000")
+        raise BadInput(
+            f"there is no bootstrap.csv of {LEAST} samples beside law.json: fit with "
+            "--bootstrap=1000"
+        )
     names = ("alpha", "beta") if {"alpha", "beta"} <= set(e.law.names) else e.law.names[-2:]
     others = {
         name: (PUBLISHED[name].params[names[0]], PUBLISHED[name].params[names[1]])
@@ -147,7 +151,7 @@ def profile_curves(m: Material) -> "Figure":
     found = m.fit
     noise = noise_of(found)
     names = list(found.law.names)
-    if found.law.compute_exponents is not None and "a" not in names:
+    if found.exponents and "a" not in names:
         names.append("a")
     shown = [profile(found, quantity(found.law, name), LEVELS, noise) for name in names]
     center = dict(found.params)
@@ -177,6 +181,8 @@ def rollout(m: Material) -> "Figure":
 
 
 def one_input(m: Material) -> "Figure":
+    import pandas as pd
+
     e = m.evidence
     if len(e.law.inputs) != 1:
         raise BadInput(f"law {e.law.name} has {len(e.law.inputs)} inputs, not one")
@@ -184,7 +190,9 @@ def one_input(m: Material) -> "Figure":
     column, target = e.runs.columns[role], e.runs.columns[e.law.target]
     unused = np.setdiff1d(np.arange(1, len(e.frame) + 1), e.used) - 1
     rest = e.frame.iloc[unused]
-    held = (rest[column].to_numpy(np.float64), rest[target].to_numpy(np.float64))
+    held = tuple(
+        pd.to_numeric(rest[name], errors="coerce").to_numpy(np.float64) for name in (column, target)
+    )
     usable = np.isfinite(held[0]) & np.isfinite(held[1])
     return broken.one_input(
         e.law, e.params, e.runs.x[role], e.runs.y, held_out=(held[0][usable], held[1][usable]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lm.errors import BadInput
+from lm.whole_file import write as write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,16 +182,16 @@ def plain(x: float) -> str:
 
 
 def write(drawn: "Figure", folder: str | Path, name: str) -> list[Path]:
-    """Writes NAME.png and NAME.svg into the folder; returns their paths."""
+    """Writes NAME.png and NAME.svg into the folder, each whole; returns their paths.
+
+    Raises CannotSave where the disk is full, BadInput where the folder cannot be written.
+    """
     folder = Path(folder)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        document = svg_text(drawn)
-        drawn.savefig(paths[0], dpi=160)
-        paths[1].write_text(document)
-    except OSError as e:
-        raise BadInput(f"{folder} cannot be written ({e.strerror}): give another --out") from e
+    document, picture = svg_text(drawn), io.BytesIO()
+    drawn.savefig(picture, format="png", dpi=160)
+    write_file(paths[0], picture.getvalue(), "give another --out")
+    write_file(paths[1], document, "give another --out")
     return paths
 
 

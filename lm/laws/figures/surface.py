@@ -111,7 +111,7 @@ def contour_levels(along: np.ndarray, worst: float) -> np.ndarray:
 
 
 def _planned(plan: Mapping[str, Any] | None) -> tuple[float, float, list[float] | None] | None:
-    if not plan or not plan.get("flops") or plan["n"]["value"] is None:
+    if not plan or None in (plan["flops"]["value"], plan["n"]["value"]):
         return None
     return plan["flops"]["value"], plan["n"]["value"], plan["n"]["interval_80"]
 

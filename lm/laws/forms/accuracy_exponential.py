@@ -27,7 +27,7 @@ accuracy_exponential = Law(
     formula=accuracy,
     rescale=rescale,
     starts=starts,
-    source="Gadre et al. 2024, equation 5",
+    source="acc(L) = 1 - epsilon + k exp(-gamma L), Gadre et al. 2024, equation 5",
     log=("k", "gamma"),
     linear=("epsilon", "k"),
     target="accuracy",

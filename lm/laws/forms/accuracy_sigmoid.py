@@ -29,7 +29,7 @@ accuracy_sigmoid = Law(
     formula=accuracy,
     rescale=rescale,
     starts=starts,
-    source="Bhagia et al. 2024, equation 2",
+    source="acc(L) = b + a / (1 + exp(k (L - L_0))), Bhagia et al. 2024, equation 2",
     log=("a", "k"),
     linear=("a", "b"),
     target="accuracy",

@@ -11,7 +11,7 @@ from lm.laws.law import Grid, Law, grid
 
 def n_breaks(p):
     """How many breaks a dict of parameters describes."""
-    return sum(name[0] == "f" for name in p)
+    return sum(name[:1] == "f" for name in p)
 
 
 def loss(p, x):
@@ -61,7 +61,8 @@ def bnsl(breaks: int = 1) -> Law:
         formula=loss,
         rescale=rescale,
         starts=starts,
-        source="Caballero et al. 2022, equation 1",
+        source="y(x) = a + b x^-c0 product_i (1 + (x / d_i)^(1 / f_i))^(-c_i f_i), "
+        "Caballero et al. 2022, equation 1",
         log=("b", *(f"{letter}{i}" for i in numbers for letter in "df")),
         bounds={"a": (0.0, float("inf"))},
         linear=("a", "b"),

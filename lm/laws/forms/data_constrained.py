@@ -65,7 +65,9 @@ data_constrained = Law(
     formula=loss,
     rescale=rescale,
     starts=starts,
-    source="Muennighoff et al. 2023, section 3.1",
+    source="L(N, D, U) = E + A / N'^alpha + B / D'^beta, "
+    "D' = U + U R_D (1 - exp(-(D / U - 1) / R_D)) and N' alike with R_N, "
+    "Muennighoff et al. 2023, section 3.1",
     log=("A", "B", "alpha", "beta", "R_D", "R_N"),
     bounds={"E": (0.0, float("inf"))},
     compute_exponents=exponents,

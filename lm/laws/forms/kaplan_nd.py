@@ -44,7 +44,8 @@ kaplan_nd = Law(
     formula=loss,
     rescale=rescale,
     starts=starts,
-    source="Kaplan et al. 2020, equation 1.5",
+    source="L(N, D) = [(N_c / N)^(alpha_N / alpha_D) + D_c / D]^alpha_D, "
+    "Kaplan et al. 2020, equation 1.5",
     log=("N_c", "D_c", "alpha_N", "alpha_D"),
     compute_exponents=exponents,
 )

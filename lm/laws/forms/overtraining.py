@@ -35,7 +35,8 @@ overtraining = Law(
     formula=loss,
     rescale=rescale,
     starts=starts,
-    source="Gadre et al. 2024, equation 4",
+    source="L(N, D) = E + (a M^eta + b M^-eta) C^-eta, M = D / N, C = 6 N D, "
+    "Gadre et al. 2024, equation 4",
     log=("a", "b"),
     bounds={"E": (0.0, float("inf")), "eta": (0.0, 10.0)},
     linear=("E", "a", "b"),
