@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from lm.errors import BadInput
-from lm.laws.bootstrap import bias_corrected
+from lm.laws.bootstrap import bias_corrected, failure_warning
 from lm.laws.fit_text import fit_text
 from lm.laws.forms import LAWS
 from lm.laws.request import Request, fit_table
@@ -115,7 +115,25 @@ def test_bad_input_from_the_command_line(tmp_path):
         (dict(bound=("E=1",)), "LOW:HIGH"),
         (dict(bootstrap=-1), "bootstrap"),
         (dict(cluster="nothing"), "column 'nothing'"),
+        (dict(seed=-1), "seed is -1, but must be zero or more"),
         (dict(weights="kind"), "column 'kind' .* holds text"),
+        (dict(weights="nope"), "column 'nope' is not in the table: it has n_params, n_tokens"),
+        (dict(leave_out="nope"), "column 'nope' is not in the table"),
+        (dict(compare=("chinchila",)), "did you mean chinchilla"),
+        (dict(fix=("E=-4",)), "E is fixed at -4, but must be 0 or more"),
+        (dict(fix=("alpha=21",)), "alpha is fixed at 21, but must be from 0 to 20"),
+        (dict(fix=("A=0",)), "A is fixed at 0, but must be finite and above 0"),
+        (dict(fix=("E=nan",)), "E is fixed at nan, but must be finite"),
+        (dict(bound=("E=-5:-2",)), "bounds of E are .*, but it lies between 0 and inf"),
+        (dict(bound=("A=-5:-2",)), "bounds of A are .*, but it lies between 0 and inf"),
+        (dict(law="isoflop", method="envelope"), "--method=envelope are two methods: give one"),
+        (dict(law="envelope", method="parametric"), "--method=parametric are two methods"),
+        (dict(breaks=2), "law chinchilla does not read --breaks: .* --law=bnsl"),
+        (dict(columns={"unique": "kind"}), "law chinchilla does not read --unique"),
+        (dict(columns={"accuracy": "kind"}), "law chinchilla does not read --accuracy"),
+        (dict(columns={"x": "flops"}), r"does not read --x: leave it out \(it reads n, d, loss"),
+        (dict(tau=0.2), "objective huber does not read --tau: .* --objective=asymmetric"),
+        (dict(objective="squared", delta=0.1), "objective squared does not read --delta"),
         (dict(test="chinchilla_2023"), "did you mean"),
         (dict(test="kaplan_2020"), "kaplan_nd"),
         (dict(law="envelope"), "run_id"),
@@ -146,6 +164,28 @@ def test_wrong_settings_are_one_sentence(settings, words):
     with pytest.raises(BadInput, match=words) as error:
         fit_table(Request(**({"runs": table, "bootstrap": 10, "profile": False} | settings)))
     assert "\n" not in str(error.value)
+
+
+def test_equal_rows_are_flat_and_have_no_exponents(tmp_path):
+    """Both exponents end at 0: nothing is best, and nothing is divided by their sum."""
+    table = pd.concat([runs(1)] * 20, ignore_index=True)
+    content, samples = fit_table(Request(runs=table, bootstrap=30))
+    assert content["status"] == "flat" and "nan" not in fit_text(content)
+    write_law(tmp_path, content, samples)
+    assert json.loads((tmp_path / "law.json").read_text())["params"]["alpha"] >= 0
+
+
+def test_too_few_refits_give_no_intervals_and_say_so():
+    content, samples = fit_table(Request(runs=runs(40), bootstrap=10, profile=False))
+    assert len(samples) == 10 and not content["intervals"]
+    (said,) = [w for w in content["warnings"] if "interval" in w]
+    assert said == "no intervals: 10 refits are fewer than 20"
+    content, _ = fit_table(Request(runs=runs(40), bootstrap=0, profile=False))
+    assert not any("interval" in w for w in content["warnings"])
+    assert failure_warning(995, 1000) == [
+        "no intervals: 995 of 1000 resampled tables had no minimum; 5 refits are fewer than 20"
+    ]
+    assert "are too narrow" in failure_warning(100, 1000)[0] and not failure_warning(10, 1000)
 
 
 def test_excluded_rows_and_outliers_with_both_answers():

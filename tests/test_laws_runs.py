@@ -155,6 +155,47 @@ def test_files_of_another_kind_are_refused(tmp_path):
             read_runs(tmp_path / name, CHINCHILLA)
 
 
+HEADER = "n_params,n_tokens,loss"
+ROWS = [f"{n}e6,{d}e9,{5 / n}" for n, d in ((1, 2), (2, 3), (4, 5))]
+
+
+@pytest.mark.parametrize("text, words", [
+    ([HEADER, *(r + ",9" for r in ROWS)], "row 1 has 4 values and the header 3 columns; repair"),
+    ([HEADER, ROWS[0], ROWS[1] + ",9", ROWS[2]], "row 2 has 4 values and the header 3 columns"),
+    ([HEADER, "", ROWS[0], "1e6"], "row 2 has 1 value and the header 3 columns; repair the table"),
+    ([HEADER + ",", *ROWS], r"row 1 has 3 values .* 4 columns \(the header ends in a comma\)"),
+    ([HEADER, *(r + "," for r in ROWS)], r"3 columns \(the row ends in a comma\)"),
+    (["loss,n_params,loss", *ROWS], "its header names 'loss' twice"),
+    ([HEADER, *ROWS, "\x89PNG\udcff"], "it is not UTF-8 text"),
+    (["\x00\x01\x02"], "column 'n_params' is not in the table"),
+])  # fmt: skip
+def test_a_csv_file_has_rows_as_wide_as_its_header(text, words, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes("\n".join(text).encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadInput, match=words) as error:
+        read_runs(path, CHINCHILLA)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_without_a_name_and_empty_lines_do_no_harm(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(["," + HEADER, "", *(f"{i},{r}" for i, r in enumerate(ROWS)), " "]))
+    np.testing.assert_array_equal(read_runs(path, CHINCHILLA).x["n"], [1e6, 2e6, 4e6])
+
+
+@pytest.mark.parametrize("line, words", [
+    ("[1, 2]", "in line 2, it is a list, not an object"),
+    ("{half", "in line 2, it is not whole JSON"),
+    ("[" * 200_000, "in line 2, its brackets are nested too deeply"),
+    ('{"loss": {"a": 1}}', "loss is .* in row 2, which is not a number"),
+])  # fmt: skip
+def test_a_jsonl_file_has_an_object_a_line(line, words, tmp_path):
+    good = '{"n_params": 1e6, "n_tokens": 1e9, "loss": NaN}'
+    (tmp_path / "runs.jsonl").write_text(f"{good}\n{line}\n{good.replace('NaN', '3')}\n")
+    with pytest.raises(BadInput, match=words):
+        read_runs(tmp_path / "runs.jsonl", CHINCHILLA)
+
+
 def test_published_table():
     runs = read_runs(
         path_of("chinchilla_epoch.csv"), CHINCHILLA, where="excluded_in_replication == 0"
