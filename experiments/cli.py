@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
 from lm import config_fields, group, platform
 from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stalled, Stopped
@@ -52,8 +52,7 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
         elif group.announced():
             raise BadInput("this command is not made for several processes: start it alone")
         group.together(lambda: _parse(sys.argv))
-        logging.use_absl_handler()
-        logging.set_verbosity(logging.FATAL)  # libraries; our own lines are printed plainly
+        platform.quiet_libraries()
         with _one_sentence():
             code = main() or 0
             print(end="", flush=True)

@@ -58,3 +58,11 @@ def deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def quiet_libraries() -> None:
+    """Keeps libraries from logging: what fails is told in one sentence, by who asked for it."""
+    from absl import logging
+
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.FATAL)

@@ -123,7 +123,7 @@ def test_memory_that_is_not_known_refuses_nothing_and_rows_of_an_evaluation_coun
     memory.check(freeze(changed(model_d_model=2**20)))
     monkeypatch.setattr(memory, "machine_memory_bytes", lambda: GIB)
     memory.check(freeze(changed()), eval_rows=100)
-    with pytest.raises(BadInput, match="what 100,000 sequences bring into a layer 12.21 GiB"):
+    with pytest.raises(BadInput, match="what 100,000 sequences bring to a layer 12.21 GiB"):
         memory.check(freeze(changed()), eval_rows=100_000)
 
 

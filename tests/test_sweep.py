@@ -2,18 +2,26 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from absl import flags, logging
+from absl.testing import flagsaver
 
+from experiments import cli
+from experiments import sweep as command
+from lm import platform
+from lm.errors import BadInput, Diverged
 from lm.laws.forms import LAWS
 from lm.laws.runs import read_runs
 from lm.sweep import answer, pool
@@ -256,3 +264,42 @@ def test_mistakes_are_told(config, tmp_path):
     twice.write_text(SWEEP.replace("point(7e8, 24)", "point(2e8, 16)"))
     done = sweep(twice, tmp_path / "c")
     assert done.returncode == 2 and "points 4 and 6 of the sweep are the same run" in done.stderr
+
+
+def test_a_sweep_whose_runs_all_diverge_ends_with_a_sentence(config, tmp_path, monkeypatch):
+    def all_diverge(points, runs, *_):
+        for p in points:
+            (runs / p.run_id).mkdir()
+            counts = dict.fromkeys(("n_params", "n_tokens", "flops", "flops_6nd"), 9)
+            found = {"status": "diverged", "eval_loss": None, "train_loss": None, **counts}
+            (runs / p.run_id / "result.json").write_text(json.dumps(found))
+
+    monkeypatch.setattr(pool, "train_all", all_diverge)
+    with flagsaver.flagsaver(), pytest.raises(Diverged, match="^all 6 runs diverged: lower optim"):
+        flags.FLAGS.unparse_flags()
+        cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}"])
+        command.main()
+    assert [row["status"] for row in rows(tmp_path)] == ["diverged"] * 6
+    assert not (tmp_path / "law.json").exists()
+
+
+def test_a_point_that_no_memory_holds_is_refused_before_any_is_trained(config, tmp_path):
+    with flagsaver.flagsaver(), pytest.raises(BadInput, match="^this machine has .* of memory"):
+        flags.FLAGS.unparse_flags()
+        larger = "--config.model.max_length=2000000000"
+        cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}/run", larger])
+        command.main()
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_log_no_traceback_of_a_library_and_hear_no_interrupt(capfd):
+    context = multiprocessing.get_context("spawn")
+    free = context.Queue()
+    free.put(pool.cores())
+    with ProcessPoolExecutor(1, context, pool._start_worker, (free,)) as workers:
+        with platform.deaf_children():
+            hears = workers.submit(signal.getsignal, signal.SIGINT)
+        workers.submit(logging.error, "a traceback of a library").result()
+        assert hears.result() == signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+    assert capfd.readouterr().err == ""

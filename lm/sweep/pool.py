@@ -117,6 +117,7 @@ def _start_worker(free: Any) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)  # before jax counts the cores
     platform.prepare()
+    platform.quiet_libraries()
     progress.be_quiet()
 
 

@@ -39,9 +39,9 @@ def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
     given = (layer + 12 * batch) * c.length // processes  # tokens, targets and weights are 12 bytes
     if have is not None and state + given > have:
         raise BadInput(
-            f"this machine has {_told(have)} of memory, and {n:,} parameters with gradients and "
-            f"optimizer state take {_told(state)}, what {rows:,} sequences bring into a layer "
-            f"{_told(given)}: ask for a smaller model, or for fewer sequences at a time with "
+            f"this machine has {_told(have)} of memory, and {n:,} parameters with gradients, "
+            f"optimizer state and positions take {_told(state)}, what {rows:,} sequences bring to "
+            f"a layer {_told(given)}: ask for a smaller model or for fewer sequences at a time, by "
             "train.accumulate or eval.batch_size"
         )
 
