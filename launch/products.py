@@ -15,7 +15,7 @@ def flops(c: Computation, i: Instruction) -> float:
     if i.opcode == "convolution":
         return _convolution_flops(c, i)
     if i.opcode == "custom-call" and i.target.startswith("__cublas$"):
-        inner = _integers(i.attribute('"lhs_contracting_dimensions":') or _cublas_inner(i))
+        inner = _integers(_cublas_inner(i))
         return 2.0 * math.prod(i.shapes[0].dims) * _sizes(c, i.operands[0], inner)
     return 0.0
 

@@ -90,6 +90,7 @@ def _sent(what: Collective, mesh: Mapping[str, int], devices, slices, machine: M
         yield "unknown", what.wire_bytes, chip.link_bandwidth
         return
     axis = what.groups.axes(mesh)
+    bandwidth = _bandwidth(machine, devices, what.groups)
     n_slices = what.groups.crossing(slices)
     if axis and n_slices > 1:
         # Each device talks to its likes in the other slices about its part, then inside.
@@ -97,13 +98,15 @@ def _sent(what: Collective, mesh: Mapping[str, int], devices, slices, machine: M
         part = replace(what, size=n_slices, tensor_bytes=what.tensor_bytes // inside)
         yield SLOW, part.wire_bytes, chip.slow_bandwidth
         if inside > 1:
-            yield axis, replace(what, size=inside).wire_bytes, chip.link_bandwidth
+            yield axis, replace(what, size=inside).wire_bytes, bandwidth
     elif axis:  # else a group of one
-        yield axis, what.wire_bytes, _bandwidth(machine, devices, what.groups)
+        yield axis, what.wire_bytes, bandwidth
 
 
 def _bandwidth(machine: Machine, devices: Sequence[Any], groups: Groups) -> float:
-    """Returns bytes/s that a chip can send to the others of its group."""
+    """Returns bytes/s that a chip can send to the others of its group in its slice.
+
+    Places repeat from slice to slice, so a group over several of them reaches as far in each."""
     link = machine.chip.link_bandwidth
     if groups.pairs or not machine.chip.ring:
         return link

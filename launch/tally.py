@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from launch import products, traffic
 from launch.groups import Groups, parse_groups
 from launch.hlo import Computation, Instruction, Program
-
-ATTENTION_SCOPE = "attend"  # the jax.named_scope around scores, softmax and weighted values
+from lm.model.attention import SCOPE as ATTENTION_SCOPE
 
 SLOW_KIND = "_xla_megascale_transfer_type"  # how libtpu marks what goes between slices
 
@@ -31,6 +30,10 @@ COLLECTIVES = (
     "ragged-all-to-all",
     "collective-broadcast",
 )
+
+# What runs other instructions, or what the text does not show.
+BODIES = ("while", "conditional", "call", "custom-call")
+SMALL = 4096  # bytes written and read: no more is a scalar or a row of a table, not work
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Tally:
     """What a device does in one run of a computation."""
 
     matmul_flops: float = 0.0  # of dots and convolutions, a multiply-add is 2
-    attention_flops: float = 0.0  # the part of them inside the scope `attend`
+    attention_flops: float = 0.0  # the part of them inside attention's scope
     hbm_bytes: float = 0.0  # read and written, outside fusions
     collectives: Counter = field(default_factory=Counter)  # Collective -> times
     custom_calls: Counter = field(default_factory=Counter)  # name -> times
@@ -134,13 +137,13 @@ class _Walk:
         elif i.opcode in ("call", "async-start"):
             for part in i.called("to_apply", "calls", "called_computations"):
                 inner = self.computation(part, fused)
-                total.add(_beside(inner) if _work_between(c, i) else inner)
+                total.add(_beside(inner) if _work_between(self.program, c, i) else inner)
         elif i.opcode == "custom-call" and i.target not in traffic.BOOKKEEPING:
             total.custom_calls[_call_name(i)] += 1
         if _kind(i):
             self.collective(total, c, i, fused)
         elif i.opcode == "send" and SLOW_KIND in i.attributes:
-            total.collectives[_between_slices(c, i)] += 1
+            total.collectives[_between_slices(self.program, c, i)] += 1
         if not fused:
             total.hbm_bytes += traffic.hbm_bytes(self.program, c, i)
 
@@ -175,7 +178,7 @@ class _Walk:
             groups,
             text.group() if text else "",
             max(result, operand),
-            starts_spread or _work_between(c, i),
+            starts_spread or _work_between(self.program, c, i),
             size=groups.size if groups else 0,
         )
         total.collectives[what] += 1
@@ -186,7 +189,7 @@ def _kind(i: Instruction) -> str:
     return kind if kind in COLLECTIVES else ""
 
 
-def _between_slices(c: Computation, send: Instruction) -> Collective:
+def _between_slices(program: Program, c: Computation, send: Instruction) -> Collective:
     """Returns the exchange between slices that a send and its receive stand for."""
     meeting = send.attribute("_xla_host_transfer_rendezvous")
     receive = next((i for i in c if i.opcode == "recv" and meeting in i.attributes), send)
@@ -199,7 +202,7 @@ def _between_slices(c: Computation, send: Instruction) -> Collective:
         None,
         meeting,
         max(send.shapes[0].bytes, receive.shapes[0].bytes),
-        done is not None and _works(list(c)[c.order[send.name] + 1 : c.order[done.name]]),
+        done is not None and _works(program, c, send, done),
         slow=True,
         size=len(slices.group(1).split(",")) if slices else 2,
     )
@@ -230,17 +233,21 @@ def _done(c: Computation, i: Instruction) -> Instruction | None:
     return next((u for u in users if u.opcode == i.opcode[:-5] + "done"), None)
 
 
-def _work_between(c: Computation, i: Instruction) -> bool:
+def _work_between(program: Program, c: Computation, i: Instruction) -> bool:
     """Whether a device has other work between the start and the end of an exchange."""
     done = _done(c, i)
-    if done is None:
-        return False
-    return _works(list(c)[c.order[i.name] + 1 : c.order[done.name]])
+    return done is not None and _works(program, c, i, done)
 
 
-def _works(instructions: Sequence[Instruction]) -> bool:
-    work = ("fusion", "dot", "convolution", "while", "conditional", "call", "custom-call")
-    return any(j.opcode in work and j.target not in traffic.BOOKKEEPING for j in instructions)
+def _works(program: Program, c: Computation, start: Instruction, done: Instruction) -> bool:
+    """Whether what stands between takes time: counters, places in tables and keys do not."""
+    return any(
+        j.opcode in BODIES
+        or j.opcode in ("fusion", "dot", "convolution")
+        and max(j.bytes, traffic.hbm_bytes(program, c, j)) > SMALL
+        for j in list(c)[c.order[start.name] + 1 : c.order[done.name]]
+        if j.target not in traffic.BOOKKEEPING
+    )
 
 
 def _beside(inner: Tally) -> Tally:

@@ -14,6 +14,7 @@ from experiments.configs import tiny
 from launch import compiled, topology
 from launch.apart import apart
 from launch.gpu_target import target_config
+from launch.paper import on_paper
 from launch.report_text import size, text
 from launch.roofline import SLOW, predict
 from launch.tally import Collective, Tally, parse_groups
@@ -91,6 +92,8 @@ def test_flops_executed_are_the_models_and_the_whole_square_of_attention(report)
     assert f["executed"] == pytest.approx(square, rel=1e-6)
     assert f["ratio"] == pytest.approx(square / f["model"], rel=1e-6)
     assert f["busiest_ratio"] == pytest.approx(f["ratio"])
+    outside = f["model_outside_attention"]  # which the model's own scope tells
+    assert f["executed_outside_attention"] == pytest.approx(outside, rel=1e-6)
     assert f["custom_calls"] == {}
 
 
@@ -319,6 +322,18 @@ def test_an_exchange_over_boxes_of_gpus_goes_over_both_networks():
     t.collectives[exchange("collective-permute", pairs, 16, 1e9, False)] = 1
     p = predict(t, m, mesh, m.devices, "bfloat16")
     assert p.seconds[SLOW] == pytest.approx(1e9 / m.chip.slow_bandwidth) and "data" not in p.seconds
+
+
+def test_every_link_inside_a_slice_is_used_also_where_there_are_several():
+    def inside(name: str, kind: str) -> float:
+        m = on_paper(name)
+        n = len(m.devices)
+        t = Tally()
+        t.collectives[exchange(kind, f"replica_groups=[1,{n}]<=[{n}], x=1", n, 16e9, False)] = 1
+        return predict(t, m, {"data": n}, m.devices, "bfloat16").seconds["data"]
+
+    for kind, shape in (("all-gather", "v5e:4x4"), ("all-reduce", "v5e:16x16")):
+        assert inside(f"2x{shape}", kind) == pytest.approx(inside(shape, kind))
 
 
 def test_every_gpu_has_a_target():

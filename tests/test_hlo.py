@@ -14,6 +14,7 @@ from jax import lax
 
 from launch.hlo import HBM, Shape, dtype_bits, parse
 from launch.tally import tally
+from lm.model.attention import SCOPE
 
 AXES = {"data": 2, "model": 2, "pipe": 2}
 P = jax.P
@@ -136,7 +137,7 @@ def test_convolutions_count_positions_that_exist(how):
 
 def test_products_of_the_attention_scope_are_told_apart():
     def f(x, w):
-        with jax.named_scope("attend"):
+        with jax.named_scope(SCOPE):
             scores = x @ x.T
         return scores @ w
 
@@ -313,6 +314,30 @@ def test_a_gather_spread_over_products_counts_once(tpu_mesh):
     assert exchanged(t) == {("all-gather", "data+model"): (layers, whole, whole * 3 / 4)}
     assert any(what.overlapped for what in t.collectives)
     assert t.matmul_flops == layers * 2.0 * 2048 * width * width
+
+
+TABLE = jnp.arange(8.0 * 16).reshape(8, 16)
+
+
+@pytest.mark.parametrize(
+    "shape, work, beside",
+    [
+        ((), lambda s, t: jnp.sin(s * TABLE[t] + 1).sum(), False),
+        ((1024, 1024), lambda s, t: jnp.tanh(s @ s), True),
+    ],
+)
+def test_a_row_of_a_table_is_no_work_beside_an_exchange(tpu_mesh, shape, work, beside):
+    def f(x, s):
+        def tick(carry, t):
+            x, s = carry
+            return (lax.ppermute(x, "pipe", [(0, 1), (1, 0)]) * s.max(), work(s, t)), None
+
+        return lax.scan(tick, (x, s), jnp.arange(8))[0][0]
+
+    text = text_on(tpu_mesh, f, (P(), P()), P(), (512, 512), shape)
+    between = re.search(r"collective-permute-start\(.*?collective-permute-done\(", text, re.DOTALL)
+    assert between and " fusion(" in between.group()
+    assert {what.overlapped for what in tally(parse(text)).collectives} == {beside}
 
 
 def test_exchanges_between_slices_are_told_from_those_inside(tpu_slices):

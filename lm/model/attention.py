@@ -21,6 +21,7 @@ from lm.precision import wide
 
 MASKED = -1e9  # finite: a masked score gives exp(...) = 0 and never NaN
 MIN_BLOCK, MAX_BLOCKS = 64, 16  # query rows a block; more rows once there would be more blocks
+SCOPE = "attend"  # jax.named_scope of scores, softmax and weighted values: launch.compile counts it
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None], jax.Array]
 

@@ -112,7 +112,7 @@ class Block(nnx.Module):
             k = norm.normalize("rmsnorm", k, p["key_norm"], None, m.norm_eps)
         if rope is not None:
             q, k = position.rotate(q, *rope), position.rotate(k, *rope)
-        with jax.named_scope("attend"):  # what launch.compile counts as attention
+        with jax.named_scope(attention.SCOPE):
             y_BTNH, aux = attend(q, k, v)
         branch = _branch(attention.project_out(p, y_BTNH, self.product), p.get("out_bias"))
         x_BTD = self._add(x_BTD, drop(branch, 0), self.attention_norm)
