@@ -6,9 +6,10 @@
               any stage does in it, exchanges of weights included (lm/pipeline/schedule.py)
     idle    = 1 - seconds of work / (stages x seconds of all ticks)
 
-Exchanges along `data` and `model` are taken to run alone, a pipeline's beside other work: what
-compiled programs did where they were compared (BUILD_NOTES.md). Like the roofline's, the seconds
-are the least: latencies and products that do not fill the matrix unit are left out.
+All exchanges are taken to run alone: a pipeline's come after all work of their tick
+(lm/pipeline/spmd.py), and those along `data` and `model` did in compiled programs (BUILD_NOTES.md).
+Like the roofline's, the seconds are the least: latencies and products that do not fill the matrix
+unit are left out.
 
 Memory of a device by its parts is launch/footprint.py's.
 """
@@ -18,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from launch.footprint import footprint, stash
+from launch.footprint import footprint
 from launch.layouts import Candidate
 from launch.pieces import Pieces
 from launch.roofline import Prediction, outlook, predict
@@ -161,7 +162,6 @@ class Works:
         always = _plus((self.update, 1))
         n_sent = int(program.sends_forward.sum()) + int(program.sends_backward.sum())
         pieces.permute(always, n_sent)
-        always.hbm_bytes += program.ticks * STASH_TRAFFIC * stash(pieces, program)
 
         def work(ticks: np.ndarray) -> Tally:
             times = np.bincount(ticks, minlength=len(tallies)).tolist()
@@ -175,9 +175,6 @@ class Works:
         return work(longest), work(tick[:, flops.argmax()]), float(executed), float(idle)
 
 
-# Bytes moved in a tick for each byte of the stash: compiled branches copy it. Measured on four
-# layers of 13 million parameters; it explains most of what is missed at 7e9 parameters, too.
-STASH_TRAFFIC = 3.5
 FIRST, LAST, BACK = 1, 2, 4  # what comes with a tick's layers: embedding, loss, its gradient
 _NAMES = {code: name for name, code in CODES.items()}
 

@@ -1,6 +1,6 @@
 """Memory of one device in a training step, by arithmetic alone: bytes by part.
 
-    state       float32 master weights and the optimizer's moments, as sharded
+    state       float32 master weights, the optimizer's moments and the weights' average, as sharded
     gradients   float32, sharded like the weights
     batch       inputs, targets and weights of the step
     kept        what forwards leave for backwards: each layer's input where it is computed again,
@@ -26,7 +26,7 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     own = whole // pieces.layout.model_size  # of an activation between layers
     weights = pieces.held_of_layer
     if program is None:
-        kept = pieces.layers * _left(pieces)
+        kept = pieces.layers * pieces.kept
     else:
         kept = stash(pieces, program) + (program.inbox_size + program.ct_size + 4) * own
     ff = (5 if m.gated else 3) * pieces.ff * pieces.tokens
@@ -42,7 +42,7 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     if program is None and c.train.accumulate == 1:
         of_loss -= 4 * pieces.held  # the layers' gradients come after it
     return {
-        "state": int(pieces.held * 4 * (1 + pieces.moments)),
+        "state": int(pieces.held * 4 * (1 + pieces.moments + pieces.averages)),
         "gradients": 4 * pieces.held,
         "batch": 12 * pieces.rows * pieces.microbatches * c.length,
         "kept": int(kept),
@@ -55,14 +55,5 @@ def stash(pieces: Pieces, program: Program) -> float:
     input parts of backwards for their weight parts."""
     of_loss = pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
     layers = pieces.layers // program.repeats
-    left = program.stash_size * (layers * _left(pieces) + of_loss)
-    return left + program.deferred_size * layers * pieces.handed
-
-
-def _left(pieces: Pieces) -> float:
-    """Returns the bytes that one layer's forward leaves for its backward."""
-    if pieces.again:
-        return pieces.w * pieces.tokens * pieces.config.model.d_model / pieces.layout.model_size
-    # Residuals hold the weights as they went into the products, unless they are gathered again.
-    weights = 0.0 if pieces.gathers_again else pieces.w * pieces.held_of_layer
-    return pieces.residuals + weights
+    kept = program.stash_size * (layers * pieces.kept + of_loss)
+    return kept + program.deferred_size * layers * pieces.handed

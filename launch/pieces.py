@@ -18,8 +18,9 @@ data      Fully sharded, a layer's weights are gathered forward and once more ba
 model     A layer gathers [n, D] twice and scatters it twice, W bytes a value, backward the same,
           again two and one (Korthikanti et al. 2022, arXiv 2205.05198).
 memory    Each product reads both its factors and writes its result once, W bytes a value;
-          PASSES more of every activation for what lies between products. Residuals that are kept
-          for the backward are written and read once more.
+          PASSES more of every activation for what lies between products. What a forward leaves for
+          its backward is written once and read once more, and so is what the input part of a
+          backward leaves for its weight part.
 
 The embedding crosses `data` as rows or as a table, whichever is smaller (lm/model/embedding.py).
 """
@@ -116,6 +117,11 @@ class Pieces:
         """Values of the optimizer's state for each parameter, on average: 2 of AdamW."""
         return _moments(self.config.optim, self.config.model)
 
+    @property
+    def averages(self) -> int:
+        """Values of the average of the weights for each parameter: 1 or none."""
+        return int(bool(self.config.optim.ema_decay))
+
     # What forwards leave for backwards.
 
     @property
@@ -140,13 +146,33 @@ class Pieces:
         return norms + self.w * self.tokens * (inputs + heads + ff) + self.scores
 
     @property
-    def handed(self) -> float:
-        """Bytes that the input part of one layer's backward leaves for its weight part: what went
-        into each product and the gradient of what came out, and both of the norms in float32."""
+    def factors(self) -> tuple[float, float]:
+        """Bytes of what goes into one layer's products with weights, and of the gradients of what
+        comes out of them; each with one float32 array of both norms."""
         m, own = self.config.model, self.tokens / self.sizes[MODEL]
         inputs = (3 + (2 if m.gated else 1)) * m.d_model + self.queries + self.ff
         outputs = self.queries + 2 * self.keys + (2 if m.gated else 1) * self.ff + 2 * m.d_model
-        return self.w * self.tokens * (inputs + outputs) + own * 2 * 2 * 4 * m.d_model
+        norms = own * 2 * 4 * m.d_model
+        return self.w * self.tokens * inputs + norms, self.w * self.tokens * outputs + norms
+
+    @property
+    def handed(self) -> float:
+        """Bytes that the input part of one layer's backward leaves for its weight part: the factors
+        of its products that the forward has not kept."""
+        inputs, outputs = self.factors
+        if not self.again:
+            return outputs
+        # A gate and its other half are handed on apart: only the weight part needs their product.
+        return inputs + outputs + self.w * self.tokens * self.ff * self.config.model.gated
+
+    @property
+    def kept(self) -> float:
+        """Bytes that one layer's forward leaves for its backward: its input where that computes it
+        again, else residuals and the weights as they went in, unless they are gathered again."""
+        if self.again:
+            return self._activation / self.sizes[MODEL]
+        weights = 0.0 if self.gathers_again else self.w * self.held_of_layer
+        return self.residuals + weights
 
     @property
     def scores(self) -> float:
@@ -174,11 +200,11 @@ class Pieces:
             t.collectives[what] += times  # type: ignore[assignment]
 
     def permute(self, t: Tally, times: float) -> None:
-        """Adds activations sent to the next stage, beside other work."""
+        """Adds activations sent to the next stage, after the work of their tick."""
         ring = np.stack([self.places, np.roll(self.places, -1, AXES.index(PIPE))], -1)
         size = self.w * self.tokens // self.sizes[MODEL] * self.config.model.d_model
         what = Collective("collective-permute", Groups(ring.reshape(-1, 2), pairs=True), PIPE,
-                          size, True, size=2)  # fmt: skip
+                          size, False, size=2)  # fmt: skip
         t.collectives[what] += times  # type: ignore[assignment]
 
     # Pieces.
@@ -222,7 +248,7 @@ class Pieces:
         self.projections(t, last=last)
         self.attention(t, 2)
         self.passes(t, PASSES / 2)
-        t.hbm_bytes += 0 if self.again else self.residuals
+        t.hbm_bytes += 0 if again else self.kept
         self._gather(t)
         self.exchange(t, "all-gather", (MODEL,), self._activation, 2)
         self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2 if last else 1)
@@ -246,7 +272,8 @@ class Pieces:
             self.exchange(t, "all-gather", (MODEL,), self._activation, 2)
             self.exchange(t, "reduce-scatter", (MODEL,), self._activation, 2)
         self.passes(t, PASSES / 2 * (of_input + of_weights))
-        t.hbm_bytes += 0 if self.again else self.residuals
+        t.hbm_bytes += self.kept if of_input else sum(self.factors)
+        t.hbm_bytes += 0 if of_weights else self.handed
         if self.gathers_again:
             self._gather(t)
         if of_weights:
@@ -288,6 +315,6 @@ class Pieces:
         t = Tally()
         for _, _, spec, values in self.parameters:
             self.exchange(t, "all-reduce", tuple(a for a in AXES if a not in spec), self.r * values)
-        # Gradients are read for their norm and for the update; moments and parameters both ways.
-        t.hbm_bytes += 4.0 * self.held * (2 + 2 * self.moments + 2)
+        # Gradients are read for their norm and for the update; the rest is read and written.
+        t.hbm_bytes += 4.0 * self.held * (2 + 2 * (self.moments + 1 + self.averages))
         return t
