@@ -2,14 +2,15 @@
 
     python -m launch.scaling --processes=2
 
-Runs experiments.train on shape S of the benchmarks (0.9 million parameters, 4096 tokens a step),
-each case --repeats times in turn, and prints one JSON line of the best repeat's median steps:
+Runs experiments.train on shape S of the benchmarks (0.9 million parameters, 4096 tokens a step, in
+4 parts that fit a processor's cache), each case --repeats times in turn, and prints one JSON line
+of the best repeat's median steps:
     weak        as many rows a process as one process has alone: efficiency 1 is the same step time
     strong      the same rows in all: efficiency 1 is a step --processes times shorter
     pipe        as many pipeline stages, 8 micro-batches, 1F1B: against the speed-up that its idle
                 share leaves, (1 - idle) times the number of stages
     apart       that many runs that share nothing but the machine: what its processors give at best
-    accumulate  one process, 8 micro-batches one after another: what such small pieces cost
+    accumulate  one process, 8 micro-batches one after another, as each stage of pipe has them
 pipe_step_shares says what the pipe's step is made of: what theory leaves of a step on one
 processor, what accumulate and apart take longer than that step (as much of it as theory leaves),
 and the rest: what stages keep and send, and their wait for the one that has the head.
@@ -54,13 +55,14 @@ def main() -> None:
         )
     whole, data = have[:n], {"mesh.data": n, "mesh.fully_sharded": False}
     pipe = {"mesh.pipe": n, "pipeline.microbatches": MICROBATCHES, "pipeline.recompute": False}
+    pipe |= {"pipeline.schedule": "1f1b", "train.accumulate": 1}
     cases: dict[str, list[tuple[list[int], dict[str, Any]]]] = {
         "one": [(have[:1], {})],
         "accumulate": [(have[:1], {"train.accumulate": MICROBATCHES})],
         "apart": [([core], {}) for core in whole],
         "weak": [(whole, data | {"train.batch_size": n * ROWS})],
         "strong": [(whole, data)],
-        "pipe": [(whole, pipe | {"pipeline.schedule": "1f1b"})],
+        "pipe": [(whole, pipe)],
     }
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +122,6 @@ def _start(cores: list[int], changes: dict[str, Any], workdir: Path, text: Path)
         "data.path": text,
         "data.validation_fraction": 0.005,
         "train.steps": WARMUP + _STEPS.value + 1,
-        "train.accumulate": 1,
         "checkpoint.every": "none",
         "eval.every": "none",
         "log.every": 1,

@@ -22,7 +22,7 @@ def trained(workdir: Path, **changes) -> tuple[float, float, float]:
     return train(c, workdir)["eval_loss"], dataset.entropy_rate, error
 
 
-def test_loss_is_near_the_entropy_rate(tmp_path):
+def test_loss_is_near_the_entropy_rate(tmp_path, capsys):
     loss, rate, error = trained(
         tmp_path / "run",
         **{
@@ -31,6 +31,7 @@ def test_loss_is_near_the_entropy_rate(tmp_path):
         },
     )  # fmt: skip
     assert rate - 3 * error <= loss <= 1.05 * rate
+    assert f"entropy rate is {rate:.4f} nats" in capsys.readouterr().err
 
 
 @pytest.mark.bench

@@ -146,6 +146,8 @@ class _Training:
             f"{h.steps:,} steps ({h.excess:,} tokens above the budget{epochs}), {h.flops:.3g} FLOPs"
             f"{resumed}"
         )
+        if least := self.run.dataset.entropy_rate:
+            say(f"the source's entropy rate is {least:.4f} nats: no expected loss lies below it")
         replicated = large_replicated(self.run)
         if replicated:
             say(f"large and whole on every device: {', '.join(replicated)}")
