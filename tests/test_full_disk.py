@@ -87,11 +87,14 @@ def test_a_plan_ends_with_a_sentence_whatever_the_number(flags, words, plan, tmp
     assert len(ended.stderr.splitlines()) == 1 and not contents(tmp_path)
 
 
-@pytest.mark.parametrize("flops", ["1", "1e30", "1e40"])
-def test_a_plan_at_the_edges_has_an_answer(flops, plan, tmp_path):
-    ended = plan("--law=chinchilla_2022", f"--out={tmp_path}", f"--flops={flops}")
+@pytest.mark.parametrize("flags", [["--flops=1"], ["--flops=1e40"], ["--n=1e25", "--d=1e25"]])
+def test_a_plan_at_the_edges_has_an_answer(flags, plan, tmp_path):
+    ended = plan("--law=chinchilla_2022", f"--out={tmp_path}", *flags)
     assert ended.code == 0 and not ended.stderr, ended
-    assert json.loads((tmp_path / "plan.json").read_text())["n"]["value"] > 0
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert made["n"]["value"] > 0
+    beyond = [w for w in made["warnings"] if "no shape of more than 1e+18" in w]
+    assert len(beyond) == ("--n=1e25" in flags)  # listing its heads would take for ever
 
 
 def test_fit_lists_its_laws_and_looks_at_the_law_first(fit):
@@ -114,8 +117,10 @@ def test_a_full_disk_stops_a_report_and_its_figures(tmp_path, monkeypatch):
     assert len(list(figures.iterdir())) == 2 and all(
         p.stat().st_size < room for p in figures.iterdir()
     )
+    svg = (figures / "predicted_measured.svg").stat().st_size
+    assert svg < (figures / "predicted_measured.png").stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for largest, left in ((room, 2), (FULL, 0)):
+    for largest, left in ((room, 2), (svg, 1), (FULL, 0)):
         for path in (page, *figures.iterdir()):
             path.unlink(missing_ok=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))

@@ -180,11 +180,13 @@ def test_a_missing_part_is_said_plainly(missing, said, folder, tmp_path, monkeyp
     assert said in shown(report_file.write(copy).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("measured", [{"measured": None, "error": None}, {}])
+@pytest.mark.parametrize(
+    "measured", [{"measured": None, "error": None}, {}, {"measured": 2.0, "predicted": None}]
+)
 def test_a_held_out_run_without_a_loss_leaves_the_page_whole(
     measured, folder, tmp_path, monkeypatch
 ):
-    """It diverged (null), or is not trained yet (no key)."""
+    """It diverged (null), is not trained yet (no key), or was predicted by nothing."""
     few = {"predicted_measured": gallery.FITTED["predicted_measured"]}
     monkeypatch.setattr(gallery, "FITTED", few)
     copy = tmp_path / "copy"

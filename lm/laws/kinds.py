@@ -3,7 +3,19 @@
 Only what a reader uses is asked for; a file may hold more.
 """
 
-from lm.laws.stored import ANYTHING, FIT_AGAIN, FLAG, NUMBER, POSITIVE, TEXT, WHOLE, Kind, Maybe
+from lm.laws.stored import (
+    ANYTHING,
+    FIT_AGAIN,
+    FLAG,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    WHOLE,
+    Kind,
+    Maybe,
+    Plain,
+    is_number,
+)
 
 _RUN_AGAIN = "restore it, or run the sweep again, which trains only what is missing"
 _NUMBERS = {...: NUMBER}
@@ -67,16 +79,15 @@ PLAN = Kind(
     "make it again with experiments.plan",
 )
 
+_LOSS = Plain(lambda x: is_number(x) and 1e-9 < x < 1e9, "a loss in nats per token")
 PREDICTION = Kind(
     {
         "run_id?": Maybe(TEXT),
-        **dict.fromkeys(
-            ("predicted?", "measured?", "best_fitted_loss?", "n_params?", "n_tokens?", "flops?"),
-            Maybe(POSITIVE),
-        ),
+        **dict.fromkeys(("predicted?", "measured?", "best_fitted_loss?"), Maybe(_LOSS)),
+        **dict.fromkeys(("n_params?", "n_tokens?", "flops?"), Maybe(POSITIVE)),
         "error?": Maybe(NUMBER),
-        "interval_80?": Maybe((POSITIVE, POSITIVE)),
-        "law_interval_80?": Maybe((POSITIVE, POSITIVE)),
+        "interval_80?": Maybe((_LOSS, _LOSS)),
+        "law_interval_80?": Maybe((_LOSS, _LOSS)),
         "after_training?": Maybe(FLAG),
     },
     "restore it, or remove it to go on without a prediction",

@@ -113,7 +113,8 @@ def predicted_measured(m: Material) -> "Figure":
     if not e.params:
         raise BadInput("the fit holds a frontier and no law of the loss")
     held = m.prediction or {}
-    measured = isinstance(held.get("measured"), int | float)  # else not trained yet, or it diverged
+    # Else it is not trained yet, or it diverged.
+    measured = None not in (held.get("predicted"), held.get("measured"))
     return checks.predicted_measured(e.runs.y, e.predicted, held if measured else None)
 
 

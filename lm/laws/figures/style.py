@@ -190,8 +190,8 @@ def write(drawn: "Figure", folder: str | Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     document, picture = svg_text(drawn), io.BytesIO()
     drawn.savefig(picture, format="png", dpi=160)
-    write_file(paths[0], picture.getvalue(), "give another --out")
     write_file(paths[1], document, "give another --out")
+    write_file(paths[0], picture.getvalue(), "give another --out")
     return paths
 
 
