@@ -34,9 +34,7 @@ LAW = flags.DEFINE_string(
     f"a method (isoflop, envelope), or the law's name:\n{_ONE_LINE_EACH}\n     ",
 )  # fmt: skip
 OUT = flags.DEFINE_string("out", None, "the folder for law.json and bootstrap.csv")
-METHOD = flags.DEFINE_enum(
-    "method", None, METHODS, f"how: {', '.join(METHODS)} (default: as --law says, else parametric)"
-)
+METHOD = flags.DEFINE_enum("method", None, METHODS, "default: as --law says, else parametric")
 OBJECTIVE = flags.DEFINE_string(
     "objective",
     "huber",
