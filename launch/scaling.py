@@ -55,14 +55,14 @@ def main() -> None:
         )
     whole, data = have[:n], {"mesh.data": n, "mesh.fully_sharded": False}
     pipe = {"mesh.pipe": n, "pipeline.microbatches": MICROBATCHES, "pipeline.recompute": False}
-    pipe |= {"pipeline.schedule": "1f1b", "train.accumulate": 1}
+    one_part = {"pipeline.schedule": "1f1b", "train.accumulate": 1}
     cases: dict[str, list[tuple[list[int], dict[str, Any]]]] = {
         "one": [(have[:1], {})],
         "accumulate": [(have[:1], {"train.accumulate": MICROBATCHES})],
         "apart": [([core], {}) for core in whole],
         "weak": [(whole, data | {"train.batch_size": n * ROWS})],
         "strong": [(whole, data)],
-        "pipe": [(whole, pipe)],
+        "pipe": [(whole, pipe | one_part)],
     }
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ def n_params(m: ModelConfig) -> int:
 
 
 def n_params_non_embedding(m: ModelConfig) -> int:
-    """Returns n_params without input and position embeddings and without an untied head."""
+    """Returns n_params without embeddings (tokens, n-grams, positions) and an untied head."""
     d, bias = m.d_model, int(m.use_bias)
     q, kv = m.n_heads * m.head_dim, m.kv_heads * m.head_dim
     norm = d * (1 + (bias if m.norm == "layernorm" else 0))
@@ -37,7 +37,8 @@ def n_params_non_embedding(m: ModelConfig) -> int:
 def _embedding_params(m: ModelConfig) -> int:
     tables = 1 if m.tie_embeddings else 2
     positions = m.max_length if m.position == "learned" else 0
-    return (tables * _vocab(m) + positions) * m.d_model
+    ngrams = m.ngram_rows if m.ngram_order > 1 else 0
+    return (tables * _vocab(m) + positions + ngrams) * m.d_model
 
 
 def _vocab(m: ModelConfig) -> int:

@@ -38,6 +38,8 @@ def check(c: Config) -> None:
         "model.n_layers": m.n_layers,
         "model.n_heads": m.n_heads,
         "model.max_length": m.max_length,
+        "model.ngram_order": m.ngram_order,
+        "model.ngram_rows": m.ngram_rows,
         "model.vocab_size": m.vocab_size,
         "model.n_kv_heads": m.n_kv_heads,
         "model.d_head": m.d_head,
@@ -137,6 +139,11 @@ def check(c: Config) -> None:
         raise BadInput(
             f"model.n_heads {m.n_heads} is not divisible by model.n_kv_heads "
             f"{m.n_kv_heads}: change one of them"
+        )
+    if m.ngram_order > m.max_length:
+        raise BadInput(
+            f"model.ngram_order {m.ngram_order} is more than the model.max_length {m.max_length} "
+            "tokens that a sequence has: lower it"
         )
     d_head = m.d_head or m.d_model // m.n_heads
     if m.position == "rope" and d_head % 2:

@@ -35,6 +35,9 @@ class ModelConfig:
     norm_eps: float = 1e-5
     qk_norm: bool = False
     position: str = "rope"
+    # 2: each pair of tokens adds a row of its own to the embedding, 3: each triple another, ...
+    ngram_order: int = 1  # 1: none
+    ngram_rows: int = 4096  # of their table; n-grams are hashed into it
     rope_base: float = 10000.0
     rope_scaling: str = "none"  # linear, ntk, yarn
     rope_factor: float = 1.0  # how many times longer than rope_original_length

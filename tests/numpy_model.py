@@ -46,6 +46,8 @@ def _float64(tree):
 
 def _row(m: ModelConfig, p, tokens, segments, positions):
     x = p["embedding"][tokens]
+    for n in range(2, m.ngram_order + 1):
+        x = x + p["ngrams"][ngram_rows(tokens, positions, n, m.ngram_rows)]
     if m.position == "learned":
         x = x + p["positions"][positions]
     if m.position == "sinusoidal":
@@ -59,6 +61,24 @@ def _row(m: ModelConfig, p, tokens, segments, positions):
             else:  # Vaswani et al. 2017
                 x = _norm(m, norm, x + branch(m, block[name], x, segments, positions))
     return _norm(m, p["final_norm"], x) if m.norm_position == "pre" else x
+
+
+def ngram_rows(tokens, positions, n, n_rows):
+    """The row of the n-gram that ends in each token, one Python integer after another."""
+    rows = []
+    for t, place in enumerate(positions):
+        h = int(tokens[t])
+        for back in range(1, n):
+            h = (murmur(h) + (int(tokens[t - back]) + 1 if place >= back else 0)) % 2**32
+        rows.append(murmur(h) % n_rows)
+    return rows
+
+
+def murmur(h):
+    """MurmurHash3's fmix32 (Appleby 2011)."""
+    h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+    return h ^ h >> 16
 
 
 def _norm(m: ModelConfig, p, x):

@@ -20,6 +20,8 @@ from lm.train.standing import Standing, result
 
 # Parameters
 
+OUTER = ("embedding", "ngrams", "head", "positions")
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(str(v) for v in c.values()))
 def test_counts_equal_the_parameter_tree(case):
@@ -27,7 +29,7 @@ def test_counts_equal_the_parameter_tree(case):
     sizes = {name: math.prod(row.shape) for name, row in flatten(transformer.table(m)).items()}
     padding = (m.padded_vocab - V) * m.d_model * (1 if m.tie_embeddings else 2)
     assert budget.n_params(m) == sum(sizes.values()) - padding
-    inner = {n: s for n, s in sizes.items() if n not in ("embedding", "head", "positions")}
+    inner = {n: s for n, s in sizes.items() if n not in OUTER}
     assert budget.n_params_non_embedding(m) == sum(inner.values())
 
 

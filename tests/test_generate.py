@@ -43,7 +43,7 @@ def uncached_greedy(model, params, text, n_tokens):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"n_kv_heads": 2, "qk_norm": True},
+        {"n_kv_heads": 2, "qk_norm": True, "ngram_order": 4, "ngram_rows": 16},
         {"position": "learned", "norm_position": "post", "attention": "plain", "use_bias": True},
         {"position": "sinusoidal", "n_kv_heads": 1, "norm": "layernorm", "tie_embeddings": False},
     ],
@@ -124,12 +124,21 @@ def test_samples_follow_the_tempered_distribution_of_the_top_tokens():
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 24}, "top_k is 24"),
+        ({"seed": 2**32}, "seed is 4294967296: it must lie between 0 and 4,294,967,295"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_what_cannot_be_generated_is_said(rope_model, bad, sentence):
     arguments = {"prompt_BT": np.array([[0]]), "n_tokens": 1} | bad
     with pytest.raises(BadInput, match=sentence):
         generate(*rope_model, **arguments)
+
+
+def test_a_prompt_that_is_no_text_is_said(monkeypatch):
+    monkeypatch.setattr(command, "WORKDIR", types.SimpleNamespace(value="here"))
+    monkeypatch.setattr(command, "PROMPT", types.SimpleNamespace(value="a\udcff"))
+    with pytest.raises(BadInput, match="is not UTF-8 text: write it in UTF-8"):
+        command.main()
 
 
 def test_the_command_writes_the_prompt_and_the_text(rope_model, monkeypatch, capsys):

@@ -81,8 +81,10 @@ MODELS = {
     "tied": {},
     "untied": dict(tie_embeddings=False),
     "gqa": dict(n_kv_heads=2),
-    "mqa_bias": dict(n_kv_heads=1, use_bias=True, ffn="gelu", norm="layernorm", qk_norm=True),
-    "learned_post": dict(position="learned", norm_position="post"),
+    "mqa_bias": dict(
+        n_kv_heads=1, use_bias=True, ffn="gelu", norm="layernorm", qk_norm=True, ngram_order=2
+    ),
+    "learned_post": dict(position="learned", norm_position="post", ngram_order=3, ngram_rows=64),
     "scan_remat": dict(scan_layers=True, remat=True, tie_embeddings=False),
 }
 

@@ -75,6 +75,7 @@ CHOICES = {
     "vocab_multiple": (1, 8),
     "swish_c": (1.0, 1.7),
     "d_head": (None, 6),
+    "ngram_order": (1, 3),
 }
 
 
@@ -114,6 +115,7 @@ def test_covering_meets_every_pair():
 def config_of(case: dict) -> tuple[ModelConfig, bool]:
     case = dict(case)
     packed, position_name = case.pop("packed"), case.pop("position")
+    case |= {"ngram_rows": 16}
     if position_name in ("linear", "ntk", "yarn"):
         # Short original length and small base: fast, slow and middle pairs all occur in YaRN.
         case |= {"rope_scaling": position_name, "rope_factor": 4.0, "rope_base": 50.0}

@@ -188,13 +188,15 @@ class Model:
             Rope(*(position.rows(t, tokens_BT, positions_BT) for t in tables)), segments_BT
         )
 
-    def embed(self, params: Params, tokens_BT, positions_BT=None, dropout_key=None) -> jax.Array:
-        """Returns the first layer's input [B, T, D], in the compute dtype."""
+    def embed(
+        self, params: Params, tokens_BT, positions_BT=None, dropout_key=None, before_BC=None
+    ) -> jax.Array:
+        """Returns the first layer's input [B, T, D]; before_BC: tokens in front, for n-grams."""
         m = self.config
-        row = self.table["embedding"]
-        x_BTD = embedding.look_up(
-            params["embedding"], row, tokens_BT, self.compute, self.reduce
-        ).astype(wide(self.compute))
+        x_BTD = self._look_up(params, "embedding", tokens_BT)
+        if m.ngram_order > 1:
+            ids = embedding.ngram_ids(m, tokens_BT, positions_BT, before_BC)
+            x_BTD = x_BTD + self._look_up(params, "ngrams", ids).sum(2)
         added = None
         if m.position == "learned":
             added = self._whole(params, "positions").astype(x_BTD.dtype)
@@ -205,6 +207,10 @@ class Model:
             rows = position.rows(added, tokens_BT, positions_BT)
             x_BTD = x_BTD + own_time(rows, rows.ndim - 2)
         return _dropout(m.dropout, dropout_key)(x_BTD.astype(self.compute), 0)
+
+    def _look_up(self, params: Params, name: str, ids: jax.Array) -> jax.Array:
+        args = (params[name], self.table[name], ids, self.compute, self.reduce)
+        return embedding.look_up(*args).astype(wide(self.compute))
 
     def layer(self, block_params: Params, x_BTD, context: Context, dropout_key=None) -> jax.Array:
         """Returns one layer's output [B, T, D] from its parameters, without a layer axis."""
@@ -253,16 +259,20 @@ class Model:
             block = nnx.merge(self.block, self._whole_block(block_params))
             return block(x_BTD, rope, attend, _dropout(0.0, None))
 
-        x_BTD = self.embed(params, tokens_BT, positions_BT)
+        before_BC = cache["before"]
+        x_BTD = self.embed(params, tokens_BT, positions_BT, None, before_BC)
         xs = (self._one_layer_axis(params["blocks"]), cache["key"], cache["value"])
         x_BTD, (keys, values) = jax.lax.scan(layer, x_BTD, xs)
-        return self.finish(params, x_BTD), {"key": keys, "value": values}
+        read = jnp.concatenate([before_BC, tokens_BT], 1)[:, tokens_BT.shape[1] :]
+        return self.finish(params, x_BTD), {"key": keys, "value": values, "before": read}
 
     def new_cache(self, batch: int, length: int) -> Params:
-        """Returns an empty key-value cache: [L, B, length, K, H] each, in the compute dtype."""
+        """Returns an empty cache: keys and values [L, B, length, K, H] each, in the compute dtype,
+        and the last tokens [B, ngram_order - 1]."""
         m = self.config
         shape = (m.n_layers, batch, length, m.kv_heads, m.head_dim)
-        return {name: jnp.zeros(shape, self.compute) for name in ("key", "value")}
+        cache = {name: jnp.zeros(shape, self.compute) for name in ("key", "value")}
+        return cache | {"before": jnp.zeros((batch, m.ngram_order - 1), jnp.int32)}
 
     def head(self, params: Params) -> jax.Array:
         """Returns the output matrix [V, D] (this model device's rows of it), V padded."""
