@@ -1,6 +1,7 @@
 """Numbers that no run can mean: refused with one sentence, before anything is on disk."""
 
 import re
+import types
 
 import pytest
 from test_config import changed
@@ -9,6 +10,7 @@ from test_trunk import config
 from lm import budget
 from lm.config import Config, default_config, freeze, to_dict
 from lm.errors import BadInput
+from lm.evaluate import batch_size
 from lm.train import memory
 from lm.train.loop import train
 
@@ -152,3 +154,11 @@ def test_a_trunk_that_is_not_there_is_told(tmp_path):
     with pytest.raises(BadInput, match="nope holds no run to branch from: give a shorter run's"):
         train(config(8), tmp_path / "run", tmp_path / "nope")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_evaluation_takes_no_more_sequences_than_there_are():
+    sets = [types.SimpleNamespace(n_validation_sequences=n, parts={}) for n in (30, 50)]
+    mixed = types.SimpleNamespace(n_validation_sequences=80, parts=dict(enumerate(sets)))
+    rows = lambda asked, data: batch_size(freeze(changed(eval_batch_size=asked)), data)
+    assert [rows(n, sets[0]) for n in (8, 30, 31, 10**9, None)] == [8, 30, 30, 30, 16]
+    assert [rows(n, mixed) for n in (31, 70)] == [31, 50]
