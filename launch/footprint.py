@@ -1,7 +1,8 @@
 """Memory of one device in a training step, by arithmetic alone: bytes by part.
 
     state       float32 master weights, the optimizer's moments and the weights' average, as sharded
-    gradients   float32, sharded like the weights
+    gradients   float32, sharded like the weights; with train.reproducible whole, of each part of
+                the rows and the one being made, beside whole weights (lm/train/reproducible.py)
     batch       inputs, targets and weights of the step
     kept        what forwards leave for backwards: each layer's input where it is computed again,
                 else its residuals; in a pipeline for every micro-batch in flight, with what waits
@@ -14,9 +15,12 @@ The compiler decides what it keeps and what it forms twice: against compiled pro
 0.95 to 1.06 times their peak where layers are computed again (BUILD_NOTES.md).
 """
 
+import math
+
 from launch.pieces import Pieces
 from lm.loss import logits_bytes
 from lm.pipeline.program import Program
+from lm.train.reproducible import VIRTUAL_SHARDS
 
 
 def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
@@ -39,15 +43,27 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
     # where a sum over devices comes between.
     copies = 1 + pieces.w / 4 + (pieces.layout.model_size > 1)
     of_loss = copies * logits + 2 * whole + head * (pieces.w + 4)
-    if program is None and c.train.accumulate == 1:
-        of_loss -= 4 * pieces.held  # the layers' gradients come after it
+    gradients = 4 * pieces.held
+    if c.train.reproducible:
+        gradients = _reproducible(pieces)
+    elif program is None and c.train.accumulate == 1:
+        of_loss -= gradients  # the layers' gradients come after it
     return {
         "state": int(pieces.held * 4 * (1 + pieces.moments + pieces.averages)),
-        "gradients": 4 * pieces.held,
+        "gradients": gradients,
         "batch": 12 * pieces.rows * pieces.microbatches * c.length,
         "kept": int(kept),
         "working": int(max(work, of_loss)),
     }
+
+
+def _reproducible(pieces: Pieces) -> int:
+    """Returns the bytes of whole gradients, and of whole weights where a device holds a part."""
+    data = pieces.layout.data_size
+    parts = VIRTUAL_SHARDS // data
+    whole = 4 * sum(math.prod(row.shape) for _, row, *_ in pieces.parameters)
+    gathered = pieces.layout.fully_sharded and data > 1
+    return whole * (parts + (parts > 1) + gathered)
 
 
 def stash(pieces: Pieces, program: Program) -> float:

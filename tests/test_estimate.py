@@ -68,7 +68,8 @@ def compiled():
     """Config and compile report of `tiny` on three meshes of four chips."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed")
-    configs = [config(mesh, pipeline__microbatches=2) for mesh in MESHES]
+    ngrams = {"model__ngram_order": 3, "model__ngram_rows": 512}
+    configs = [config(mesh, pipeline__microbatches=2, **ngrams) for mesh in MESHES]
     reports = apart("compiling", compile_all, [to_dict(c) for c in configs])
     return dict(zip(MESHES, zip(configs, reports, strict=True), strict=True))
 
@@ -116,7 +117,17 @@ def test_one_device_does_the_models_flops_and_exchanges_nothing():
     assert e.executed == pytest.approx(square) and e.idle == 0
     assert not e.busiest.collectives and e.prediction.exposed == 0
     assert e.memory["state"] == pytest.approx(3 * 4 * budget.n_params(c.model), rel=1e-4)
+    averaged = estimated(config(optim__ema_decay=0.99))
+    assert averaged.memory["state"] == pytest.approx(4 / 3 * e.memory["state"], rel=1e-4)
+    assert averaged.busiest.hbm_bytes > estimated(config()).busiest.hbm_bytes
     assert e.meaning["mfu"] <= 1
+
+
+@pytest.mark.parametrize("data, copies", [(1, 8 + 1), (2, 4 + 1 + 1), (4, 2 + 1 + 1), (8, 1 + 1)])
+def test_reproducible_sums_hold_whole_gradients_of_every_part(data, copies):
+    # Compiled programs of four layers held 9.4, 6.4, 4.4 and 2.4 times the weights.
+    c = config((data, 1, 1), train__reproducible=True)
+    assert estimated(c, "v5e:2x4").memory["gradients"] == copies * 4 * budget.n_params(c.model)
 
 
 def test_computing_again_repeats_a_layer_but_its_last_product():
