@@ -4,7 +4,7 @@
         --out=runs/compile_7b --config.mesh.data=64
 
 The step is the very one that training runs. No accelerator is needed, only its compiler:
-pip install 'isoflop[tpu]' or 'isoflop[cuda]' on Linux (x86-64). A topology is a chip and a shape in
+pip install -e '.[tpu]' or '.[cuda]' on Linux (x86-64). A topology is a chip and a shape in
 chips: v4, v5e, v5p, v6e or tpu7x, such as v5e:16x16; 2xv5e:16x16 is two such slices joined by the
 data-centre network; h100:8 is a box of eight GPUs and 4xh100:8 four of them. The data is not read:
 the vocabulary comes from model.vocab_size.

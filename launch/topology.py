@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.gpu_target import target_config
 from lm import chips
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
 
 # Keeps libtpu from asking the cloud what machine this is, and from claiming a TPU for itself.
 OFFLINE = {
@@ -83,8 +83,8 @@ def require_compiler(name: str) -> None:
     compiler = Machine(name, chip, shape, slices, []).compiler
     if importlib.util.find_spec(compiler.replace("-", "_")) is None:
         raise BadInput(
-            f"--topology={name} needs a compiler that is not installed: pip install "
-            f"'isoflop[{'tpu' if chip.ring else 'cuda'}]' (Linux on x86-64; no accelerator is "
+            f"--topology={name} needs a compiler that is not installed: "
+            f"{installed_by('tpu' if chip.ring else 'cuda')} (Linux on x86-64; no accelerator is "
             "needed)"
         )
 

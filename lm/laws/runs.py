@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.errors import BadInput
+from lm.errors import BadInput, installed_by
 from lm.laws.law import Law
 from lm.laws.stored import ANYTHING, Kind, csv_rows, lines
 
@@ -156,7 +156,7 @@ def load(source: Any) -> Any:
         if kind == ".parquet":
             return pd.read_parquet(path)
     except ImportError as error:
-        raise BadInput(f"reading {path} needs pyarrow: pip install 'isoflop[parquet]'") from error
+        raise BadInput(f"reading {path} needs pyarrow: {installed_by('parquet')}") from error
     except BadInput:
         raise
     except (ValueError, OSError, KeyError) as error:
