@@ -329,3 +329,17 @@ def test_dropout_keeps_the_mean_and_acts_only_with_a_key():
     one, same, two = (hidden(jax.random.key(i)) for i in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
     assert (one != two).any() and (one != off).any()
+
+
+def test_ngrams_add_nothing_at_first_and_know_nothing_of_other_documents():
+    m = tiny(ngram_order=3, ngram_rows=16)
+    rows = transformer.table(m)
+    everything = (slice(None), slice(None))
+    assert not rows["ngrams"].initial(0, "ngrams", everything).any()
+    assert rows["ngrams"].decayed and not rows["ngrams"].hidden_matrix
+    tokens, _, _, _, positions = random_batch(True)
+    ids = np.asarray(embedding.ngram_ids(m, tokens, positions))
+    begins = positions == 0
+    alone = np.asarray(embedding.ngram_ids(m, tokens[begins][:, None]))
+    np.testing.assert_array_equal(ids[begins], alone[:, 0])
+    assert (ids != np.asarray(embedding.ngram_ids(m, tokens))).any()  # as one document

@@ -19,8 +19,8 @@ def table(m: ModelConfig) -> Table:
     rows: Table = {"embedding": vocab}
     if m.position == "learned":
         rows["positions"] = ParamSpec((m.max_length, d), ("position", "embed"), std=m.init_std)
-    if m.ngram_order > 1:
-        rows["ngrams"] = ParamSpec((m.ngram_rows, d), ("vocab", "embed"), std=m.init_std)
+    if m.ngram_order > 1:  # zeros: a matrix like the others, which adds nothing at first
+        rows["ngrams"] = ParamSpec((m.ngram_rows, d), ("vocab", "embed"), std=0.0)
     if not m.tie_embeddings:
         rows["head"] = vocab
     return rows
