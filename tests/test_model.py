@@ -13,7 +13,7 @@ from scipy import special
 from lm import layout as layouts
 from lm.config import FFNS, MeshConfig, ModelConfig, OptimConfig
 from lm.loss import token_loss_sum
-from lm.model import ffn, norm, position, transformer
+from lm.model import embedding, ffn, norm, position, transformer
 from lm.model.spec import flatten
 from lm.optim.build import build as build_optimizer
 from lm.train import state as train_state
