@@ -48,6 +48,8 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
         gradients = _reproducible(pieces)
     elif program is None and c.train.accumulate == 1:
         of_loss -= gradients  # the layers' gradients come after it
+    elif program is None and not pieces.sharded:
+        gradients *= 2  # a micro-batch's are made whole before they are added
     return {
         "state": int(pieces.held * 4 * (1 + pieces.moments + pieces.averages)),
         "gradients": gradients,

@@ -109,6 +109,13 @@ def test_memory_is_that_of_the_compiled_program_within_a_factor(compiled, mesh):
 # By hand
 
 
+def test_parts_of_a_step_hold_a_gradient_beside_the_sum_where_it_is_whole():
+    held = lambda **changes: estimated(config((4, 1, 1), **changes)).memory["gradients"]
+    for sharded, times in ((False, 2), (True, 1)):
+        one = held(mesh__fully_sharded=sharded)
+        assert held(mesh__fully_sharded=sharded, train__accumulate=4) == times * one
+
+
 def test_one_device_does_the_models_flops_and_exchanges_nothing():
     c = config(model__attention="plain")
     e = estimated(c)
