@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fresh_command import fresh
 from test_config import TINY, config
 
 from experiments import cli, config_source
@@ -196,9 +197,8 @@ def test_an_interrupt_while_a_command_imports_shows_no_traceback(argv0):
 def test_help_says_where_the_fields_are_and_fields_are_there():
     from absl import flags
 
-    from experiments import train
-
-    text = " ".join(cli._help(train.__doc__ or "").split())
+    with fresh("train") as train:
+        text = " ".join(cli._help(train.__doc__ or "").split())
     assert "config" in flags.FLAGS
     named = re.search(r"with their defaults: (\S+config_fields.py)", text)
     assert named and "class OptimConfig" in (ROOT / named[1]).read_text()

@@ -17,9 +17,9 @@ import pandas as pd
 import pytest
 from absl import flags, logging
 from absl.testing import flagsaver
+from fresh_command import fresh
 
 from experiments import cli
-from experiments import sweep as command
 from lm import platform
 from lm.errors import BadInput, Diverged
 from lm.laws.forms import LAWS
@@ -275,7 +275,8 @@ def test_a_sweep_whose_runs_all_diverge_ends_with_a_sentence(config, tmp_path, m
             (runs / p.run_id / "result.json").write_text(json.dumps(found))
 
     monkeypatch.setattr(pool, "train_all", all_diverge)
-    with flagsaver.flagsaver(), pytest.raises(Diverged, match="^all 6 runs diverged: lower optim"):
+    told = pytest.raises(Diverged, match="^all 6 runs diverged: lower optim")
+    with fresh("sweep") as command, flagsaver.flagsaver(), told:
         flags.FLAGS.unparse_flags()
         cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}"])
         command.main()
@@ -284,7 +285,8 @@ def test_a_sweep_whose_runs_all_diverge_ends_with_a_sentence(config, tmp_path, m
 
 
 def test_a_point_that_no_memory_holds_is_refused_before_any_is_trained(config, tmp_path):
-    with flagsaver.flagsaver(), pytest.raises(BadInput, match="^this machine has .* of memory"):
+    told = pytest.raises(BadInput, match="^this machine has .* of memory")
+    with fresh("sweep") as command, flagsaver.flagsaver(), told:
         flags.FLAGS.unparse_flags()
         larger = "--config.model.max_length=2000000000"
         cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}/run", larger])

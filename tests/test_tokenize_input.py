@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from fresh_command import fresh
 
 from experiments import cli
-from experiments import tokenize as command
 from lm.data import files, tokenizer_json
 from lm.data.inputs import Files, Place
 from lm.errors import BadInput, CannotSave
@@ -30,7 +30,7 @@ def tokenize(path: Path, out: Path, *more: str) -> None:
     given = {arg.split("=")[0] for arg in more}
     usual = [f"--path={path}", f"--out={out}", "--tokenizer=bytes", "--workers=1"]
     args = [arg for arg in usual if arg.split("=")[0] not in given]
-    with flagsaver.flagsaver():
+    with fresh("tokenize") as command, flagsaver.flagsaver():
         flags.FLAGS.unparse_flags()
         cli._parse(["tokenize", *args, *more])
         with cli._one_sentence():
