@@ -27,6 +27,7 @@ def get_config():
     config.optim.learning_rate = 4e-3
     config.optim.muon_learning_rate = 0.02
     config.optim.muon_iterations = 3
+    config.optim.weight_decay = 0.3
     config.optim.schedule = "linear"
     config.optim.final_fraction = 0.0
     config.checkpoint.every = None
