@@ -1,8 +1,11 @@
 """Entry points: each file defines its flags and makes one call into lm."""
 
+import os
 import sys
 
-if sys.argv[0] == "-m" or "/isoflop-" in sys.argv[0]:  # a command starts, and imports for a second
+if sys.argv[0] == "-m" or os.path.basename(sys.argv[0]).startswith(
+    "isoflop-"
+):  # a command starts, and imports for a second
     _told = sys.excepthook
 
     def _quiet(kind, error, trace) -> None:

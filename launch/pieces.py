@@ -285,24 +285,25 @@ class Pieces:
     def embed(self, backward: bool = False) -> Tally:
         """The first layer's input, or the embedding's gradient."""
         t, m = Tally(), self.config.model
-        self._look_up(t, self.vocab, self.tokens, backward)
+        self._look_up(t, self.vocab, 1, backward)
         if m.ngram_order > 1:
-            rows, n = m.ngram_rows // self.sizes[MODEL], self.tokens * (m.ngram_order - 1)
-            self._look_up(t, rows, n, backward)
+            self._look_up(t, m.ngram_rows // self.sizes[MODEL], m.ngram_order - 1, backward)
         return t
 
-    def _look_up(self, t: Tally, rows: int, n: float, backward: bool) -> None:
-        d = self.config.model.d_model
-        by_table = not self.sharded or n > rows
+    def _look_up(self, t: Tally, rows: int, ids: int, backward: bool) -> None:
+        """Adds what it costs to find so many rows of a table for each token, and their sum."""
+        n, d = self.tokens, self.config.model.d_model
+        by_table = not self.sharded or n * ids > rows
         if self.sharded and by_table:
             kind, width = ("reduce-scatter", self.r) if backward else ("all-gather", self.w)
             self.exchange(t, kind, (DATA,), width * rows * d)
         elif self.sharded:
-            self.exchange(t, "all-gather", (DATA,), 4 * n * self.sizes[DATA] * (not backward))
+            asked = 4 * n * ids * self.sizes[DATA]
+            self.exchange(t, "all-gather", (DATA,), asked * (not backward))
             self.exchange(t, "all-to-all", (DATA,), self.w * n * d)
         kind = "all-gather" if backward else "reduce-scatter"
         self.exchange(t, kind, (MODEL,), (4 if by_table else self.w) * n * d)
-        t.hbm_bytes += 8.0 * n * d
+        t.hbm_bytes += 4.0 * n * (ids + 1) * d
 
     def loss(self) -> Tally:
         """The head, the loss and both gradients, which are formed in one pass."""

@@ -113,7 +113,6 @@ def horizon(c: Config) -> Horizon:
         else:
             assert t.tokens_per_param is not None
             wanted_tokens = _round_up(t.tokens_per_param * n_params(m))
-    _check_length(c, min(wanted_tokens / (t.batch_size * length), wanted_steps))
     growth = [(0, t.batch_size), *t.batch_growth]
     stages: list[Stage] = []
     step = tokens = 0
@@ -125,6 +124,8 @@ def horizon(c: Config) -> Horizon:
             continue
         stages.append(Stage(step, step + int(more), batch))
         step, tokens = step + int(more), tokens + int(more) * batch * length
+        if step > MOST_STEPS:
+            raise _too_long(c, step)
     return Horizon(
         steps=step,
         n_tokens=tokens,
@@ -136,15 +137,14 @@ def horizon(c: Config) -> Horizon:
     )
 
 
-def _check_length(c: Config, steps: float) -> None:
-    """Raises BadInput for a run that nobody ends: steps are counted in int32."""
-    if steps > MOST_STEPS:
-        name = next(b for b in BUDGETS if getattr(c.train, b) is not None)
-        raise BadInput(
-            f"train.{name} {getattr(c.train, name):.6g} makes {steps:.3g} steps of "
-            f"{c.train.batch_size} sequences, and a run has at most {MOST_STEPS:,}: ask for less "
-            "or raise train.batch_size"
-        )
+def _too_long(c: Config, steps: int) -> BadInput:
+    """The error of a run that nobody ends: steps are counted in int32."""
+    name = next(b for b in BUDGETS if getattr(c.train, b) is not None)
+    return BadInput(
+        f"train.{name} {getattr(c.train, name):.6g} makes {steps:.3g} steps of "
+        f"{c.train.batch_size} sequences, and a run has at most {MOST_STEPS:,}: ask for less "
+        "or raise train.batch_size"
+    )
 
 
 def _round_up(x: float) -> int:

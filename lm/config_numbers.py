@@ -33,7 +33,7 @@ def check_numbers(c: Config) -> None:
         if abs(value) > limit:
             raise BadInput(f"{key} is {_told(value)}: it must be at most {limit:,}")
     m = c.model
-    if m.n_layers > UNROLLED_LAYERS and not m.scan_layers:
+    if m.n_layers > UNROLLED_LAYERS and not m.scan_layers and c.mesh.pipe == 1:
         raise BadInput(
             f"model.n_layers {m.n_layers} would be compiled one by one, for hours: set "
             "model.scan_layers=true"

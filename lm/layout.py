@@ -25,7 +25,7 @@ AXES = DATA, MODEL, PIPE = ("data", "model", "pipe")
 PARAMETERS = {"heads": MODEL, "kv_heads": MODEL, "ff": MODEL, "vocab": MODEL, "layers": PIPE}
 REMEDIES = {
     "embed": ", or set mesh.fully_sharded=false",
-    "vocab": ", or pad the vocabulary with model.vocab_multiple",
+    "vocab": ", or pad the vocabulary with model.vocab_multiple, n-grams with model.ngram_rows",
 }
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from lm.errors import BadInput, CannotSave
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the machine fails, not the user
+# Of disks, memory and open files: the machine fails, whatever the user writes.
+FULL = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
+)  # fmt: skip
 
 
 @contextmanager
@@ -20,24 +23,25 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
+        sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def sync(folder: Path) -> None:
-    """Returns once renames in a folder are on the disk, where the system can say so."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems sync files only
-            raise
-    finally:
-        os.close(fd)
+def sync(*paths: Path) -> None:
+    """Returns once what files hold, and renames in folders, are on the disk; where the system can
+    say so, some sync files only."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        except OSError as e:
+            if e.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(fd)
 
 
 def write(path: Path, content: str | bytes, instead: str) -> None:

@@ -192,7 +192,7 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "libtpu" else find(name)
     )
-    with pytest.raises(BadInput, match="isoflop.tpu."):
+    with pytest.raises(BadInput, match=r"\.\[tpu\]"):
         topology.machine("v5e:2x2")
 
 

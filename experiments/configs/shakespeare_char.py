@@ -17,8 +17,8 @@ def get_config():
     config.data.validation_fraction = 0.1
     m = config.model
     m.d_model, m.n_layers, m.n_heads, m.max_length, m.qk_norm = 128, 4, 4, 64, True
-    # What Muon and n-grams, which cost no product, gain goes into speed: one key-value head and half
-    # the FFN. nanoGPT's number of parameters, of which 459 thousand belong to n-grams.
+    # What Muon and n-grams, which cost no product, gain goes into speed: one key-value head, half
+    # the FFN. Of nanoGPT's number of parameters 459 thousand belong to n-grams.
     m.n_kv_heads, m.d_ff, m.init_std = 1, 96, 0.07
     m.ngram_order, m.ngram_rows = 4, 3584
     config.train.batch_size = 12

@@ -15,7 +15,7 @@ from lm.laws.isoflop import Frontier
 from lm.laws.law import Law
 from lm.laws.runs import Runs
 from lm.laws.stored import plain
-from lm.whole_file import replacing, unwritable
+from lm.whole_file import replacing, sync, unwritable
 
 Array = np.ndarray
 
@@ -167,11 +167,14 @@ def write_law(folder: str | Path, content: dict[str, Any], samples: Samples | No
     text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        new: list[Path] = []
         with ExitStack() as written:
             if samples is not None and len(samples):
-                written.enter_context(replacing(table)).write_text(_table(samples))
+                new.append(written.enter_context(replacing(table)))
+                new[0].write_text(_table(samples))
             with replacing(path) as temporary:
                 temporary.write_text(text)
+                sync(temporary, *new)
                 table.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(folder, error, "give another --out") from error

@@ -197,6 +197,7 @@ def csv_rows(path: Path, remedy: str) -> Iterator[list[str]]:
     """
     header: list[str] = []
     number = 0
+    csv.field_size_limit(2**30)  # of a value: exported tables hold whole configs
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             for row in csv.reader(file):

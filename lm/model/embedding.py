@@ -53,17 +53,20 @@ def _mixed(x: jax.Array) -> jax.Array:
 
 
 def look_up(p: jax.Array, row: ParamSpec, ids_BT: jax.Array, compute: str, reduce: str):
-    """Returns [B, T, ..., D] of ids [B, T, ...]: their rows. Its gradient adds up in float32.
+    """Returns [B, T, D] of ids [B, T] or [B, T, n]: their rows, or the sums of n rows.
 
-    With the vocabulary split over `model`, each device gives the rows it has and the sum over
-    devices is scattered over time. With the width split over `data`, what is smaller crosses
-    devices: the table, or every device's columns of the rows that each asks for.
+    The gradient adds up in float32. With the vocabulary split over `model`, each device gives the
+    rows it has and the sum over devices is scattered over time. With the width split over `data`,
+    what is smaller crosses devices: the table, or every device's columns of the rows that each
+    asks for.
     """
     split = row.shape[1] != p.shape[1]
     if split and ids_BT.size > p.shape[0]:
         p, split = whole(p, row, compute, reduce), False
     ids = lax.all_gather(ids_BT, DATA) if split else ids_BT
     x = _own_rows(p.astype(wide(compute)), ids)
+    if ids_BT.ndim > 2:
+        x = x.sum(-2)
     if split:
         x = lax.all_to_all(x.astype(compute), DATA, 0, x.ndim - 1, tiled=True)[0]
     return scatter_time(x)

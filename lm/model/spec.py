@@ -20,7 +20,10 @@ LAYER_AXES = ("repeats", "layers")
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """One parameter. `std` None means a constant `fill`; otherwise normal with that deviation."""
+    """One parameter. `std` None means a constant `fill`; otherwise normal with that deviation.
+
+    A deviation of 0 is a matrix, decayed and sharded like the others, that starts as zeros.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]  # logical names, one a dimension; lm/layout.py maps them
@@ -68,7 +71,7 @@ class ParamSpec:
         Drawn on the host, one stream per (seed, name, layer): a shard is cut from the full
         matrix of its layer, so neither the mesh nor another parameter can change a value.
         """
-        if self.std is None:
+        if not self.std:
             shape = tuple(len(range(*s.indices(n))) for s, n in zip(index, self.shape, strict=True))
             return np.full(shape, self.fill, np.float32)
         first = self.matrix_start

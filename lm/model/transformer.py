@@ -196,7 +196,7 @@ class Model:
         x_BTD = self._look_up(params, "embedding", tokens_BT)
         if m.ngram_order > 1:
             ids = embedding.ngram_ids(m, tokens_BT, positions_BT, before_BC)
-            x_BTD = x_BTD + self._look_up(params, "ngrams", ids).sum(2)
+            x_BTD = x_BTD + self._look_up(params, "ngrams", ids)
         added = None
         if m.position == "learned":
             added = self._whole(params, "positions").astype(x_BTD.dtype)

@@ -1,6 +1,5 @@
 """From the table of runs to the answer: law, prediction of a run not yet trained, plan."""
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import numpy as np
 
 from lm.budget import n_params
 from lm.errors import BadInput
+from lm.laws import kinds
 from lm.laws.bootstrap import Samples
 from lm.laws.forms import LAWS
 from lm.laws.isoflop import budgets, group_members
@@ -21,6 +21,7 @@ from lm.laws.request import Request, fit_table
 from lm.laws.result import write_law
 from lm.laws.runs import Runs, read_runs
 from lm.laws.shape import Family
+from lm.laws.stored import read
 from lm.laws.validate import Holdout, predict_above
 from lm.progress import say
 from lm.sweep.points import Point
@@ -64,10 +65,11 @@ def clear(workdir: Path, held_out: Point | None) -> None:
 def recorded(workdir: Path, held_out: Point | None) -> dict[str, Any] | None:
     """Returns what the folder says was predicted of this run, None where it says nothing."""
     try:
-        prediction = json.loads((workdir / PREDICTION).read_text())
-        return prediction if held_out and prediction["run_id"] == held_out.run_id else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        prediction = read(workdir / PREDICTION, kinds.PREDICTION)
+    except BadInput:
+        return None  # made again
+    same = prediction and held_out and prediction.get("run_id") == held_out.run_id
+    return prediction if same else None
 
 
 def fit(workdir: Path) -> KnownLaw:

@@ -3,8 +3,8 @@
 Floating-point addition is not associative, so a sum over devices depends on how many there are.
 Here the rows are always cut into VIRTUAL_SHARDS parts, each part's gradient is computed by itself,
 and the parts are added in one fixed binary tree: its lower levels on a device, its upper levels by
-exchanges between neighbours. A device holds the whole gradients of its 8 / data parts until they are
-added, and then the whole sum: that memory, and an exchange of it, are the cost.
+exchanges between neighbours. A device holds the whole gradients of its 8 / data parts until they
+are added, and then the whole sum: that memory, and an exchange of it, are the cost.
 """
 
 from collections.abc import Callable

@@ -13,5 +13,6 @@ def get_config():
 
 
 def get_ablation():
-    variants = {"none" if n == 1 else f"up to {n}": {"model.ngram_order": n} for n in (1, 2, 3, 4)}
+    names = {1: "none", 2: "pairs", 3: "to_triples", 4: "to_fours"}
+    variants = {name: {"model.ngram_order": n} for n, name in names.items()}
     return {"variants": variants, "seeds": SEEDS}
