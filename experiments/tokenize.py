@@ -96,7 +96,8 @@ def main() -> int | None:
         if not any(index.splits.values()):
             raise BadInput(f"--path {PATH.value} holds no text: name files that have some")
     except BadInput:
-        if begun:  # other text will be read next, so nobody goes on from here
+        # A disk that fails for once is told like text that is none: what is finished is kept.
+        if begun and not any(index.splits.values()):
             begun.undo()
         raise
     seconds = time.monotonic() - started

@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from fresh_command import fresh
 
 from experiments import cli
-from lm.data import files, tokenizer_json
+from lm.data import files, inputs, tokenizer_json, tokenizing
 from lm.data.inputs import Files, Place
 from lm.errors import BadInput, CannotSave
 
@@ -100,6 +100,28 @@ def test_a_tokenizer_of_the_folder_stays_and_whole_text_is_finished(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\n')
     tokenize(tmp_path / "a.jsonl", out, f"--tokenizer={out}")
     assert json.loads((out / "tokens.json").read_text())["finished"]
+
+
+def test_a_disk_that_fails_for_once_costs_no_finished_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizing, "BLOCK", 100)
+    for name in "ab":
+        lines = (json.dumps({"text": f"{name} {i} of words"}) for i in range(40))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    args = (tmp_path / "*.jsonl", tmp_path / "out", "--shard_mb=0.0002", "--validation_fraction=0")
+
+    def failing(path, *mode):
+        if path.name == "b.jsonl":
+            raise OSError(5, "Input/output error")
+        return open(path, *mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inputs, "open", failing, raising=False)
+        refused("cannot read .*b.jsonl .Input/output error", *args)
+    kept = {p.name: p.stat().st_ino for p in (tmp_path / "out").glob("train-*.bin")}
+    assert kept
+    tokenize(*args)
+    now = {p.name: p.stat().st_ino for p in (tmp_path / "out").glob("train-*.bin")}
+    assert len(now) > len(kept) and now.items() > kept.items()
 
 
 def test_an_out_that_is_no_folder_is_told_before_the_text_is_read(tmp_path, monkeypatch):
