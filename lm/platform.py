@@ -52,12 +52,15 @@ def _has_tpu() -> bool:
 @contextlib.contextmanager
 def deaf_children() -> Iterator[None]:
     """A context in which processes are started that never hear a terminal's Ctrl-C, not even while
-    they import: it ends this process, which ends them. For the main thread."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    they import: it ends this process, which ends them. Here, it is heard when the context ends."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its start would end the blocking
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children keep the mask
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def quiet_libraries() -> None:

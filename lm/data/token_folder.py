@@ -26,7 +26,7 @@ import numpy as np
 from lm.data import tokenizer as tokenizers
 from lm.data import tokenizer_json
 from lm.data.tokenizer import Tokenizer, fingerprint
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput
 from lm.json_text import loads
 from lm.whole_file import replacing, unwritable
 
@@ -207,9 +207,9 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Writes a file in one piece: whole, or as it was before."""
+    """Writes a file in one piece: whole, or as it was before. Raises as lm/whole_file.py does."""
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except OSError as e:
-        raise CannotSave(f"cannot write {path}: {e.strerror}") from e
+        raise unwritable(path, e, "choose another --out") from e

@@ -13,7 +13,7 @@ from typing import TypeVar
 from lm.errors import BadInput
 from lm.process import age_seconds
 from lm.progress import warn
-from lm.train.workdir import read_json, write_json
+from lm.train.workdir import read_json, write_while_training
 
 NAME = "goodput.json"
 PARTS = ("starting", "steps", "waiting_for_data", "evaluating", "saving", "lost")
@@ -84,7 +84,8 @@ class Clock:
         total = max(sum(seconds.values()), 1e-9)
         shares = {part: s / total for part, s in seconds.items()}
         found = {"goodput": shares["steps"], "seconds": seconds, "shares": shares}
-        write_json(folder / NAME, found | {"data_share_of_steps": self.data_share()})
+        found |= {"data_share_of_steps": self.data_share()}
+        write_while_training(folder / NAME, found)
         self._written = time.monotonic()
 
     def beat(self, folder: Path) -> None:

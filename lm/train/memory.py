@@ -2,21 +2,32 @@
 
 import dataclasses
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from lm import budget
-from lm.config import Config
+from lm.config import Config, ModelConfig, OptimConfig
 from lm.errors import BadInput
+from lm.model import transformer
+from lm.optim.build import build as build_optimizer
 from lm.process import machine_memory_bytes
-from lm.train.state import TrainState
-from lm.train.workdir import write_json
+from lm.train.state import TrainState, shapes
+from lm.train.workdir import write_while_training
 
 NAME = "memory.json"
-MOMENTS = {"adamw": 2, "adafactor": 0, "lion": 1, "muon": 1, "sgd": 1}  # of each weight, at least
-WIDTH = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}  # bytes
+
+
+@cache
+def moments(optim: OptimConfig, model: ModelConfig) -> float:
+    """Returns the values of the optimizer's state for each parameter, on average: 2 of AdamW."""
+    table = transformer.table(model)
+    size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+    params = shapes(table)
+    return size(jax.eval_shape(build_optimizer(optim, table).init, params)) / size(params)
 
 
 def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
@@ -29,13 +40,15 @@ def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
     have = machine_memory_bytes()
     m, t = c.model, c.train
     padded = dataclasses.replace(m, vocab_size=m.vocab_size or 1).padded_vocab
-    n = budget.n_params(dataclasses.replace(m, vocab_size=padded))
-    copies = 2 + MOMENTS[c.optim.optimizer] + c.optim.staleness + bool(c.optim.ema_decay)
+    whole = dataclasses.replace(m, vocab_size=padded)
+    n = budget.n_params(whole)
+    kept = moments(dataclasses.replace(c.optim, staleness=0), whole)  # late gradients, one by one,
+    copies = 2 + kept + c.optim.staleness + bool(c.optim.ema_decay)  # would take long to list
     positions = {"rope": m.head_dim, "sinusoidal": m.d_model}.get(m.position, 0) * m.max_length
-    state = 4 * n * copies // processes + 8 * positions  # angles are made in float64
+    state = 4 * n * copies / processes + 8 * positions  # angles are made in float64
     batch = max(t.batch_size, *(rows for _, rows in t.batch_growth), 0)
     rows = max(batch // max(t.accumulate, c.pipeline.microbatches), eval_rows)
-    layer = rows * m.d_model * WIDTH[c.precision.compute]
+    layer = rows * m.d_model * jnp.dtype(c.precision.compute).itemsize
     given = (layer + 12 * batch) * c.length // processes  # tokens, targets and weights are 12 bytes
     if have is not None and state + given > have:
         raise BadInput(
@@ -71,7 +84,7 @@ def _bytes(x: jax.ShapeDtypeStruct) -> int:
 
 
 def write(folder: Path, held: dict[str, int]) -> None:
-    write_json(folder / NAME, {"bytes_on_a_device": held})
+    write_while_training(folder / NAME, {"bytes_on_a_device": held})
 
 
 def told(held: dict[str, int]) -> str:

@@ -46,13 +46,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False))
 
 
+def write_while_training(path: Path, value: Any) -> None:
+    """As write_json, in a folder that could be written before and by one process of a group, which
+    then ends alone: raises CannotSave for whatever reason."""
+    try:
+        write_json(path, value)
+    except BadInput as e:
+        raise CannotSave(str(e)) from e
+
+
 def write_text(path: Path, text: str) -> None:
-    """Writes a file in one piece, and a line's end after it."""
+    """Writes a file in one piece, and a line's end after it. Raises as lm/whole_file.py does."""
     try:
         with replacing(path) as temporary:
             temporary.write_text(text + "\n")
     except OSError as e:
-        raise CannotSave(f"cannot write {path}: {e.strerror}") from e
+        raise unwritable(path, e, "choose another --workdir") from e
 
 
 def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
