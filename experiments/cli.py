@@ -27,16 +27,18 @@ OF_USER = (
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ELOOP,
 )  # fmt: skip
+FOLDERS = ("workdir", "out", "runs", "law", "ablation")  # flags that name a folder or a file
 LARGEST = 2**63 - 1  # of a flag that is a whole number
 
 # Values given as --config.group.field, in the order in which they win: flag files, command line.
 config_overrides: list[tuple[str, list[tuple[str, str]]]] = []
 
 
-def run(main: Callable[[], int | None], joins: bool = False) -> None:
+def run(main: Callable[[], int | None], joins: bool = False, addresses: bool = False) -> None:
     """Parses sys.argv, calls main and exits with its code; never returns.
 
     joins: the command can be one of several processes that do it together (lm/group.py).
+    addresses: its work folders may lie behind s3:// and the like (lm/train/mirror.py).
     """
     doc = sys.modules[main.__module__].__doc__ or ""
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no error
@@ -51,7 +53,7 @@ def run(main: Callable[[], int | None], joins: bool = False) -> None:
             group.join()
         elif group.announced():
             raise BadInput("this command is not made for several processes: start it alone")
-        group.together(lambda: _parse(sys.argv))
+        group.together(lambda: _parse(sys.argv, addresses))
         platform.quiet_libraries()
         with _one_sentence():
             code = main() or 0
@@ -116,7 +118,7 @@ def _program() -> str:
     return sys.argv[0].rsplit("/", 1)[-1].removesuffix(".py").removeprefix("isoflop-")
 
 
-def _parse(argv: list[str]) -> None:
+def _parse(argv: list[str], addresses: bool = False) -> None:
     """Fills absl's flags and config_overrides; raises BadInput for what is no flag."""
     try:
         _parse_flags(argv)
@@ -125,6 +127,17 @@ def _parse(argv: list[str]) -> None:
     for defined in flags.FLAGS.flags_by_module_dict().values():
         for flag in defined:
             _check_number(flag.name, flag.value)
+            if flag.name in FOLDERS and not addresses:
+                _check_here(flag.name, flag.value)
+
+
+def _check_here(name: str, value: Any) -> None:
+    """Raises BadInput for an address in place of a folder on this machine."""
+    if isinstance(value, str) and "://" in value:
+        raise BadInput(
+            f"--{name}={value} is an address, and this command works with files on this machine: "
+            "copy them here (only experiments.train and experiments.generate take addresses)"
+        )
 
 
 def _check_number(name: str, value: Any) -> None:

@@ -10,7 +10,6 @@ the last half window is read again and the text goes on from there.
 """
 
 import time
-from pathlib import Path
 
 from absl import flags
 
@@ -18,7 +17,7 @@ from experiments import cli
 from lm.errors import BadInput
 from lm.progress import say
 
-WORKDIR = flags.DEFINE_string("workdir", None, "the folder of a trained run")
+WORKDIR = flags.DEFINE_string("workdir", None, "the folder of a trained run, s3:// or gs:// too")
 PROMPT = flags.DEFINE_string("prompt", "\n", "the text to go on from")
 N_TOKENS = flags.DEFINE_integer("n_tokens", 200, "tokens to write after the prompt")
 TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "logits are divided by it; 0: most likely")
@@ -36,10 +35,10 @@ def main() -> int | None:
         raise BadInput(f"--prompt={PROMPT.value!a} is not UTF-8 text: write it in UTF-8") from e
     from lm.data import tokenizer as tokenizers
     from lm.generate import generate
-    from lm.train import checkpoint
+    from lm.train import checkpoint, mirror
     from lm.train.setup import model_of
 
-    config, params, spec = checkpoint.restore_params(Path(WORKDIR.value))
+    config, params, spec = checkpoint.restore_params(mirror.read(WORKDIR.value))
     tokenizer = tokenizers.from_spec(spec)
     prompt = tokenizer.encode(text)
     model = model_of(config)
@@ -56,7 +55,7 @@ def main() -> int | None:
 
 
 def run() -> None:
-    cli.run(main)
+    cli.run(main, addresses=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ trains nothing. --explain_optimizer says which rule, rate and weight decay each 
 
 import dataclasses
 import json
-from pathlib import Path
 
 from absl import flags
 
@@ -30,7 +29,7 @@ from lm.config import Config
 from lm.errors import BadInput
 from lm.train import stop
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder; made if it is not there")
+_WORKDIR = flags.DEFINE_string("workdir", None, "the run's folder, s3:// or gs:// too; made if new")
 _BRANCH_OF = flags.DEFINE_string(
     "branch_of", None, "the folder of a shorter wsd run with optim.keep_trunk to start from"
 )
@@ -50,8 +49,7 @@ def main() -> None:
     c = group.together(_config)
     from lm.train.loop import train  # after the config is checked: a mistake is told at once
 
-    trunk = Path(_BRANCH_OF.value) if _BRANCH_OF.value else None
-    result = train(c, Path(_WORKDIR.value or ""), trunk)
+    result = train(c, _WORKDIR.value or "", _BRANCH_OF.value or None)
     if group.first():
         print(json.dumps(result))
 
@@ -95,7 +93,7 @@ def _config() -> Config:
 
 def run() -> None:
     stop.hold()
-    cli.run(main, joins=True)
+    cli.run(main, joins=True, addresses=True)
 
 
 if __name__ == "__main__":

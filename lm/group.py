@@ -9,10 +9,12 @@ Imports nothing heavy until it joins.
 """
 
 import os
+import secrets
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from lm import progress
@@ -141,6 +143,25 @@ def meet(where: str) -> None:
 def everywhere(here: bool) -> bool:
     """Returns whether it is so on every process; all call it at the same point."""
     return _size == 1 or all(_gathered(int(here)))
+
+
+def see_first(folder: Path) -> bool:
+    """Returns whether every process sees what the first one writes in a folder, which is made if it
+    is not there; all call it at the same point. Raises OSError where it cannot be written."""
+    if _size == 1:
+        return True
+    # A name that nobody looked for before: file systems over a network remember what was not there.
+    path = folder / f".seen-{_gathered(secrets.randbelow(2**31))[0]}"
+
+    def make() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    together(lambda: make() if first() else None)
+    seen = everywhere(path.exists())
+    if first():
+        path.unlink()
+    return seen
 
 
 def end_alone(code: int) -> NoReturn:

@@ -44,3 +44,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error")
     for line in EXCUSED:
         config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A bucket in a stand-in server for s3:// on this machine; returns its file system."""
+    s3fs, server = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()  # of a server before this one
+        fs = s3fs.S3FileSystem()
+        if not fs.exists("bucket"):
+            fs.mkdir("bucket")
+        yield fs
+    running.stop()

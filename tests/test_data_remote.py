@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("s3fs")
-server = pytest.importorskip("moto.server")
+pytest.importorskip("moto.server")
 
 from lm.config import DataConfig  # noqa: E402
 from lm.data import files, remote, token_folder, tokenizing  # noqa: E402
@@ -16,28 +16,6 @@ from lm.data.tokenizer import Bytes  # noqa: E402
 from lm.errors import BadInput, CannotSave  # noqa: E402
 
 TEXTS = [f"document {i} {'of words ' * (i % 5)}" for i in range(60)]
-
-
-@pytest.fixture(scope="module")
-def store():
-    """A bucket; returns its file system."""
-    import s3fs
-
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    running.start()
-    host, port = running.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            patch.setenv(name, value)
-        fs = s3fs.S3FileSystem()
-        fs.mkdir("bucket")
-        yield fs
-    running.stop()
 
 
 @pytest.fixture(autouse=True)

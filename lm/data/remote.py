@@ -33,14 +33,14 @@ def files(path: str) -> list[Path]:
 
 
 def is_folder(path: str) -> bool:
-    return bool(_asked(path, lambda fs, key: fs.isdir(key)))
+    return bool(asked(path, lambda fs, key: fs.isdir(key)))
 
 
 def folder(path: str) -> Path:
     """The folder with copies of the files that lie directly in a remote one."""
     key = path.rstrip("/")
     _copied(key, lambda fs, key: _found(fs, f"{key}/*"))
-    return _place(*_asked(key, lambda fs, key: (fs, key)))
+    return _place(*asked(key, lambda fs, key: (fs, key)))
 
 
 def _found(fs, key: str) -> list[str]:
@@ -49,8 +49,8 @@ def _found(fs, key: str) -> list[str]:
     return [key] if fs.isfile(key) else []
 
 
-def _asked(path: str, ask) -> Any:
-    """ask(file system, key); raises BadInput where that cannot be done."""
+def asked(path: str, ask, verb: str = "read") -> Any:
+    """ask(file system, key); raises BadInput where that cannot be done, and ask's own errors."""
     protocol = path.split("://", 1)[0]
     try:
         import fsspec
@@ -60,19 +60,21 @@ def _asked(path: str, ask) -> Any:
     except ImportError:
         extra = EXTRAS.get(protocol)
         how = installed_by(extra) if extra else f"install what speaks {protocol}"
-        raise BadInput(f"{path} needs a library that reads {protocol}://: {how}") from None
+        raise BadInput(f"{path} needs a library that speaks {protocol}://: {how}") from None
+    except (BadInput, CannotSave):
+        raise
     except Exception as e:  # each store has errors of its own
         if getattr(e, "errno", None) == errno.ENOSPC:
             raise CannotSave(f"no room for copies in {_root()}: set ISOFLOP_CACHE") from e
         reason = (str(e) or type(e).__name__).splitlines()[0]
         raise BadInput(
-            f"cannot read {path} ({reason}): check the address and your credentials"
+            f"cannot {verb} {path} ({reason}): check the address and your credentials"
         ) from e
 
 
 def _copied(path: str, find) -> list[Path]:
-    fs, keys = _asked(path, lambda fs, key: (fs, find(fs, key)))
-    versions = _asked(path, lambda fs, _: {key: _version(fs.info(key)) for key in keys})
+    fs, keys = asked(path, lambda fs, key: (fs, find(fs, key)))
+    versions = asked(path, lambda fs, _: {key: _version(fs.info(key)) for key in keys})
     missing = [key for key in keys if not _is_kept(_place(fs, key), versions[key])]
     if missing:
         size = sum(versions[key]["size"] or 0 for key in missing)
@@ -97,7 +99,7 @@ def _copy(path: str, fs, keys: list[str], versions: dict[str, dict[str, Any]]) -
             "can be written"
         ) from e
     try:
-        _asked(path, lambda fs, _: fs.get(keys, [str(t) for t in temporary]))
+        asked(path, lambda fs, _: fs.get(keys, [str(t) for t in temporary]))
         for key, place, copy in zip(keys, places, temporary, strict=True):
             os.replace(copy, place)
             _note(place).write_text(json.dumps(versions[key]))
@@ -124,8 +126,13 @@ def _note(place: Path) -> Path:
     return place.with_name(f".{place.name}.version")
 
 
+def cache() -> Path:
+    """Returns the folder of everything that is kept on this machine of other places."""
+    return Path(os.environ.get("ISOFLOP_CACHE", "~/.cache/isoflop")).expanduser()
+
+
 def _root() -> Path:
-    return Path(os.environ.get("ISOFLOP_CACHE", "~/.cache/isoflop")).expanduser() / "remote"
+    return cache() / "remote"
 
 
 def _place(fs, key: str) -> Path:

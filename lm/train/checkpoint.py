@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +38,16 @@ FULL = ("No space left on device", "File too large", "Disk quota exceeded")
 class Checkpoints:
     """The folder of one run's checkpoints. Every process of a group makes one and calls alike."""
 
-    def __init__(self, folder: Path, c: CheckpointConfig, read_only: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        c: CheckpointConfig,
+        read_only: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ):
+        """then: called by the first process after each save, in the saving thread."""
         self.steps, self._c, self._read_only = Steps(folder.absolute()), c, read_only
+        self._then = then
         self._saving: Saving | None = None
         self._saver: Any = None
         if group.first() and not read_only:
@@ -79,6 +88,8 @@ class Checkpoints:
                         self.steps.retain(self._c.keep, self._c.keep_best)
             except Exception as e:
                 raise self._failed(step, e) from e
+            if group.first():
+                self._then()
 
         self._saving = Saving(finish, f"saving step {step}", self._c.stall_seconds)
 

@@ -45,8 +45,16 @@ def listed(folder: Path) -> dict[str, File]:
     if not path.is_file():
         raise BadList(f"{NAME} is missing")
     try:
-        text = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as e:
+        return parse(path.read_bytes())
+    except OSError as e:
+        raise BadList(f"{NAME} cannot be read ({e})") from e
+
+
+def parse(content: bytes) -> dict[str, File]:
+    """Returns what a list says of each file; raises BadList."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as e:
         raise BadList(f"{NAME} cannot be read ({e})") from e
     if not text:
         raise BadList(f"{NAME} is empty")

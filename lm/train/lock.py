@@ -14,12 +14,12 @@ NAME = ".lock"  # stays in the folder; what locks is that a process holds it ope
 
 
 @contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
+def locked(workdir: Path, wait: bool = False) -> Iterator[None]:
     """A context in which no other process trains in the folder, which is made if it is not there.
 
-    Raises BadInput where another does. However a process ends, its lock ends with it (kill -9
-    too); programs it starts do not inherit it. Where a file system has no locks, says so and goes
-    on.
+    Raises BadInput where another does, or waits for its end. However a process ends, its lock ends
+    with it (kill -9 too); programs it starts do not inherit it. Where a file system has no locks,
+    says so and goes on.
     """
     make_folder(workdir)
     try:
@@ -28,7 +28,7 @@ def locked(workdir: Path) -> Iterator[None]:
         raise unwritable(workdir / NAME, e, "choose another --workdir") from e
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as e:
             raise BadInput(
                 f"{workdir} is being trained by another process: wait for it or choose another "

@@ -29,12 +29,12 @@ from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.goodput import Clock, lost_since, start_time
 from lm.train.hosts import Hosts
-from lm.train.lock import locked
+from lm.train.mirror import Mirror, read_together
 from lm.train.profile import Profile
 from lm.train.setup import Run, on_this_machine
 from lm.train.standing import Standing, finite, read_result, result
 from lm.train.start import check as check_start
-from lm.train.start import started
+from lm.train.start import fetch, started
 from lm.train.step import jit_step
 from lm.train.stop import StopSignals
 from lm.train.trackers import check as check_trackers
@@ -43,63 +43,71 @@ from lm.train.trackers import trackers
 ALWAYS = {"loss", "lr", "grad_norm", "clip", "n_valid"}  # of a step's metrics
 
 
-def train(c: Config, workdir: Path, branch_of: Path | None = None) -> dict[str, Any]:
+def train(c: Config, workdir: Path | str, branch_of: Path | str | None = None) -> dict[str, Any]:
     """Trains to the end of the budget, or goes on where the folder stands; returns result.json.
 
     branch_of: the work folder whose trunk to start from (lm/train/trunk.py), not from step 0.
+    Folders may be addresses (lm/train/mirror.py).
     Raises BadInput, CannotSave, Diverged or Stopped with a sentence; in each case what is in the
     folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
     this; the first one writes the files.
     """
     try:
         with contextlib.ExitStack() as held:
-            run = group.together(lambda: _claimed(c, workdir, branch_of, held))
-            return _trained(run, workdir, branch_of)
+            kept = group.together(lambda: Mirror(workdir))
+            kept.open(held)
+            trunk_of = read_together(branch_of, trunk.FOLDER) if branch_of else None
+            fetch(c.checkpoint, kept.folder)
+            run = group.together(lambda: _claimed(c, kept, trunk_of, held))
+            with kept.pushed():
+                return _trained(run, kept, trunk_of)
     except OSError as e:
         if isinstance(e, CannotSave):
             raise
         raise CannotSave(f"cannot write in {workdir}: {e.strerror or e}") from e
 
 
-def _trained(run: Run, workdir: Path, branch_of: Path | None) -> dict[str, Any]:
-    result_path = workdir / "result.json"
+def _trained(run: Run, kept: Mirror, branch_of: Path | None) -> dict[str, Any]:
+    result_path = kept.folder / "result.json"
     # Read by all before any can write it: nobody goes on alone.
     done = group.together(lambda: read_result(result_path) if result_path.exists() else None)
     if done is not None:
         if done["status"] == "finished":
-            say(f"{workdir} is finished: eval_loss {done['eval_loss']:.4f}; nothing to do")
+            say(f"{kept.shown} is finished: eval_loss {done['eval_loss']:.4f}; nothing to do")
             return done
         if done["status"] == "diverged":
-            raise Diverged(f"{workdir} diverged at step {done.get('steps')}: change the config")
-    return _Training(run, workdir, branch_of).result()
+            raise Diverged(f"{kept.shown} diverged at step {done.get('steps')}: change the config")
+    return _Training(run, kept, branch_of).result()
 
 
-def _claimed(c: Config, workdir: Path, branch_of: Path | None, held: contextlib.ExitStack) -> Run:
+def _claimed(c: Config, kept: Mirror, branch_of: Path | None, held: contextlib.ExitStack) -> Run:
     """Returns the run's parts; its folder is this config's from here on, and locked while held."""
     check_trackers(c.log)
-    check_start(c.checkpoint, workdir)
+    check_start(c.checkpoint, kept.folder)
     run = on_this_machine(c)
     dataset = run.dataset
     if branch_of:
         trunk.check(branch_of, run.config, dataset.sha256)
     if group.first():
-        held.enter_context(locked(workdir))
+        kept.lock(held)
         facts = {"corpus_sha256": dataset.sha256, "tokenizer": dataset.tokenizer.spec}
-        files.claim(workdir, run.config, facts)
+        files.claim(kept.folder, run.config, facts)
+        kept.push()
     return run
 
 
 class _Training:
     """One process's part of a run. Made once, used once."""
 
-    def __init__(self, run: Run, workdir: Path, branch_of: Path | None):
-        self.run, self.c, self.workdir = run, run.config, workdir
+    def __init__(self, run: Run, kept: Mirror, branch_of: Path | None):
+        self.run, self.c, self.kept = run, run.config, kept
+        self.workdir = workdir = kept.folder
         self.branch_of, self.trunk_end = branch_of, trunk.end(run.config)
         began = start_time()
         self.started = self.row_started = time.monotonic()
         self.row_tokens = self.row_places = 0
         folder = workdir / "checkpoints"
-        self.checkpoints = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
+        self.checkpoints = group.together(lambda: self._checkpoints(folder))
         self.state, self.standing = self._first_or_restored()
         self.step = int(self.state.step)  # completed and read
         self.earlier_seconds = self.standing.seconds
@@ -118,6 +126,9 @@ class _Training:
         peak = peak_flops(kind, self.c.precision.matmul_dtype)
         self.peak = peak * count if peak else None
         self._announce()
+
+    def _checkpoints(self, folder: Path) -> Checkpoints:
+        return Checkpoints(folder, self.c.checkpoint, then=self.kept.push)
 
     def _first_or_restored(self) -> tuple[train_state.TrainState, Standing]:
         run = self.run
@@ -309,7 +320,7 @@ class _Training:
             with self.clock.spent("saving"):
                 self.checkpoints.wait()
             self._write_result("stopped")
-            raise Stopped(f"{stop}: step {step} is saved in {self.workdir}; run again to go on")
+            raise Stopped(f"{stop}: step {step} is saved in {self.kept.shown}; run again to go on")
         self.row_started += time.monotonic() - paused
 
     def _evaluate(self, step: int) -> None:
@@ -325,7 +336,7 @@ class _Training:
     def _keep_trunk(self) -> None:
         """Before a checkpoint of the same step: a run restored there would not come by again."""
         folder = self.workdir / trunk.FOLDER
-        kept = group.together(lambda: Checkpoints(folder, self.c.checkpoint))
+        kept = group.together(lambda: self._checkpoints(folder))
         if self.step in kept.steps.all():
             return
         with self.clock.spent("saving"):

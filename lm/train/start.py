@@ -18,14 +18,22 @@ from lm.progress import say
 from lm.train import state
 from lm.train.checkpoint import restore_run
 from lm.train.leaves import by_path, differences, leaves, name, shown
+from lm.train.mirror import place, read_together
 from lm.train.state import TrainState
 from lm.train.steps import Steps
+
+
+def fetch(c: CheckpointConfig, workdir: Path) -> None:
+    """Copies the run to begin from to this machine, where it is behind an address and is needed.
+    All processes of a group call it."""
+    if c.start_from and not Steps(workdir / "checkpoints").all():
+        read_together(c.start_from)
 
 
 def check(c: CheckpointConfig, workdir: Path) -> None:
     """Raises BadInput where a run without checkpoints of its own has none to begin from."""
     none = lambda folder: not Steps(folder / "checkpoints").all()
-    if c.start_from and none(workdir) and none(Path(c.start_from)):
+    if c.start_from and none(workdir) and none(place(c.start_from, reading=True)):
         raise BadInput(
             f"checkpoint.start_from {c.start_from} holds no checkpoint: give the work folder of a "
             "trained run"
@@ -36,7 +44,7 @@ def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainStat
     """Returns the first state with parameters from c.start_from's newest checkpoint: its average of
     the weights where it kept one. Raises BadInput with the paths that differ and may not."""
     params = first.params
-    found = restore_run(Path(c.start_from or ""), layout, any_dtype=True).state
+    found = restore_run(place(c.start_from or "", reading=True), layout, any_dtype=True).state
     theirs = state.evaluated(found)
     differ = differences(leaves(theirs), leaves(params))
     allowed = {"missing": c.start_grown, "grown": c.start_grown, "dtype": c.start_cast}

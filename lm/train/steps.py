@@ -106,6 +106,10 @@ class Steps:
                 warn(f"{self.path(step)} is left alone, it is not only ours: {', '.join(others)}")
             self._kept.add(step)
             return
+        self.discard(step)
+
+    def discard(self, step: int) -> None:
+        """Removes a step, whatever is in it."""
         path = self.folder / f"{REMOVING}{step}"
         os.rename(self.path(step), path)
         _delete(path)
