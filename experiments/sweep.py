@@ -68,7 +68,6 @@ def main() -> None:
 
     wanted = [*source.points, *([] if source.held_out is None else [source.held_out])]
     configs = [(p, source.config(p)) for p in wanted]
-    pool.check(c for _, c in configs)
     points = make_points(configs, groups=source.groups)
     held_out = None if source.held_out is None else points.pop()
     why_no_law = "" if source.groups else answer.why_no_law(points, held_out)
@@ -77,6 +76,7 @@ def main() -> None:
         return
     workdir = Path(_WORKDIR.value or "")
     runs, csv = workdir / "runs", workdir / "runs.csv"
+    pool.check([*points, *([held_out] if held_out else [])], runs)
     make_folder(runs)
     command = shlex.join(["python", "-m", "experiments.sweep", *sys.argv[1:]])
     listed = {"runs": [p.run_id for p in points], "held_out": held_out and held_out.run_id}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from fresh_command import fresh
 
 from experiments import cli
 from lm import platform
+from lm.config import default_config, freeze
 from lm.errors import BadInput, Diverged
 from lm.laws.forms import LAWS
 from lm.laws.runs import read_runs
 from lm.sweep import answer, pool
+from lm.train import memory
 
 ROOT = Path(__file__).parents[1]
 
@@ -284,24 +287,52 @@ def test_a_sweep_whose_runs_all_diverge_ends_with_a_sentence(config, tmp_path, m
     assert not (tmp_path / "law.json").exists()
 
 
-def test_a_point_that_no_memory_holds_is_refused_before_any_is_trained(config, tmp_path):
+def test_a_point_that_no_memory_holds_is_refused_before_any_is_trained(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(memory, "machine_memory_bytes", lambda: 1)
     told = pytest.raises(BadInput, match="^this machine has .* of memory")
-    with fresh("sweep") as command, flagsaver.flagsaver(), told:
+    with fresh("sweep") as command, flagsaver.flagsaver():
         flags.FLAGS.unparse_flags()
-        larger = "--config.model.max_length=2000000000"
-        cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}/run", larger])
-        command.main()
+        cli._parse(["sweep", f"--config={config}", f"--workdir={tmp_path}/run"])
+        with told:
+            command.main()
+        flags.FLAGS["dry_run"].parse(True)
+        command.main()  # arithmetic alone needs none
     assert not (tmp_path / "run").exists()
 
 
-def test_workers_log_no_traceback_of_a_library_and_hear_no_interrupt(capfd):
+def test_a_point_that_was_trained_elsewhere_needs_no_memory(tmp_path, monkeypatch):
+    config = default_config()
+    config.train.steps = 1
+    large = types.SimpleNamespace(run_id="a", config=freeze(config))
+    monkeypatch.setattr(memory, "machine_memory_bytes", lambda: 2**20)
+    with pytest.raises(BadInput, match="^this machine has 1 MiB"):
+        pool.check([large], tmp_path)
+    (tmp_path / "a").mkdir()
+    counts = dict.fromkeys(("n_params", "n_tokens", "flops", "flops_6nd"), 9)
+    found = {"status": "finished", "eval_loss": 2.0, "train_loss": 2.0, **counts}
+    (tmp_path / "a" / "result.json").write_text(json.dumps(found))
+    pool.check([large], tmp_path)
+
+
+def test_workers_log_no_traceback_of_a_library_and_hear_no_interrupt(capfd, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     context = multiprocessing.get_context("spawn")
     free = context.Queue()
     free.put(pool.cores())
     with ProcessPoolExecutor(1, context, pool._start_worker, (free,)) as workers:
-        with platform.deaf_children():
-            hears = workers.submit(signal.getsignal, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), platform.deaf_children():
+            blocked = workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ())
+            signal.raise_signal(signal.SIGINT)  # is not lost, but told at the context's end
         workers.submit(logging.error, "a traceback of a library").result()
-        assert hears.result() == signal.SIG_IGN
-    assert signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+        assert blocked.result() == {signal.SIGINT}
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        (worker,) = workers._processes.values()
+        os.kill(worker.pid, signal.SIGINT)
+        assert workers.submit(os.getpid).result() == worker.pid
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join()
+        assert worker.exitcode == -signal.SIGTERM
     assert capfd.readouterr().err == ""

@@ -46,14 +46,16 @@ def shares(available: Sequence[int], workers: int) -> list[list[int]]:
     ]
 
 
-def check(configs: Iterable[Config]) -> None:
-    """Raises BadInput for a run that is too large for this machine, before any is trained."""
+def check(points: Iterable[Point], runs: Path) -> None:
+    """Raises BadInput for a run that is too large for this machine, before any is trained; one that
+    has ended may have been trained elsewhere."""
     if os.environ.get("JAX_PLATFORMS") != "cpu":
         return  # asking an accelerator for its memory would take it away from the workers
     from lm.train import memory
 
-    for c in configs:
-        memory.check(c)
+    for p in points:
+        if result_of(p, runs) is None:
+            memory.check(p.config)
 
 
 def train_all(
@@ -81,13 +83,12 @@ def train_all(
         free.put(share)
     pool = ProcessPoolExecutor(len(given), context, _start_worker, (free,))
     trains = lambda line: [(p.config, str(runs / p.run_id)) for p in line]
-    with platform.deaf_children():
-        pending: dict[Future, list[Point]] = {
-            pool.submit(_train_chain, trains(line)): line for line in lines
-        }
+    pending: dict[Future, list[Point]] = {}
     stop: list[int] = []
     before = {s: signal.signal(s, lambda n, _: stop.append(n)) for s in platform.STOP_SIGNALS}
     try:
+        with platform.deaf_children():
+            pending |= {pool.submit(_train_chain, trains(line)): line for line in lines}
         while pending:
             ended, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             if stop:
