@@ -27,32 +27,20 @@ The embedding crosses `data` as rows or as a table, whichever is smaller (lm/mod
 
 import math
 from collections.abc import Iterable
-from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 
 from launch.groups import Groups
 from launch.tally import Collective, Tally
-from lm.config import FUSED_ATTENTION, Config, ModelConfig, OptimConfig
+from lm.config import FUSED_ATTENTION, Config
 from lm.layout import AXES, DATA, MODEL, PIPE, Layout
 from lm.model import transformer
 from lm.model.attention import share_computed
 from lm.model.spec import ParamSpec, flatten
-from lm.optim.build import build as build_optimizer
-from lm.train.state import shapes
+from lm.train.memory import moments
 
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 PASSES = 4.0  # measured, see BUILD_NOTES.md
-
-
-@cache
-def _moments(optim: OptimConfig, model: ModelConfig) -> float:
-    import jax
-
-    table = transformer.table(model)
-    size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
-    params = shapes(table)
-    return size(jax.eval_shape(build_optimizer(optim, table).init, params)) / size(params)
 
 
 class Pieces:
@@ -62,7 +50,8 @@ class Pieces:
         m, sizes = c.model, dict(layout.mesh.shape)
         self.config, self.layout, self.sizes = c, layout, sizes
         self.places = np.arange(layout.mesh.size).reshape(layout.mesh.devices.shape)
-        self.w, self.r = WIDTHS[c.precision.compute], WIDTHS[c.precision.reduce]
+        width = lambda dtype: jnp.dtype(dtype).itemsize
+        self.w, self.r = width(c.precision.compute), width(c.precision.reduce)
         pipelined = layout.stages > 1
         self.microbatches = c.pipeline.microbatches if pipelined else c.train.accumulate
         self.batch = max(c.train.batch_size, *(b for _, b in c.train.batch_growth), 0)
@@ -115,7 +104,7 @@ class Pieces:
     @property
     def moments(self) -> float:
         """Values of the optimizer's state for each parameter, on average: 2 of AdamW."""
-        return _moments(self.config.optim, self.config.model)
+        return moments(self.config.optim, self.config.model)
 
     @property
     def averages(self) -> int:
