@@ -21,8 +21,7 @@ from lm.errors import BadInput, CannotFinish, CannotSave, Diverged, Stalled, Sto
 from lm.whole_file import FULL
 
 EXIT_CODES = {CannotSave: 1, CannotFinish: 1, BadInput: 2, Diverged: 3, Stopped: 75}
-# What a machine cannot do, whatever the user writes, and paths that he has to choose otherwise.
-OF_MACHINE = (*FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+# Of a path that the user has to choose otherwise.
 OF_USER = (
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ELOOP,
@@ -89,7 +88,7 @@ def _one_sentence() -> Iterator[None]:
     except OSError as e:
         where = "" if e.filename is None else f": {e.filename}"
         said = f"{e.strerror or e}{where}"
-        if e.errno in OF_MACHINE:
+        if e.errno in FULL:
             raise CannotFinish(f"{said}; make room and run the same command again") from e
         if e.errno in OF_USER and where:
             raise BadInput(f"{said} cannot be used; choose another path") from e

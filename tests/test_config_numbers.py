@@ -7,9 +7,10 @@ import pytest
 from test_config import changed
 from test_trunk import config
 
+from experiments import cli
 from lm import budget
 from lm.config import Config, default_config, freeze, to_dict
-from lm.errors import BadInput
+from lm.errors import BadInput, CannotSave
 from lm.evaluate import batch_size
 from lm.train import memory
 from lm.train.loop import train
@@ -141,7 +142,8 @@ def test_memory_that_is_not_known_refuses_nothing_and_rows_of_an_evaluation_coun
         ("checkpoint", "start_from", "nowhere", "start_from nowhere holds no checkpoint"),
     ],
 )
-def test_a_refused_run_leaves_no_folder(tmp_path, group, field, value, sentence):
+def test_a_refused_run_leaves_no_folder(tmp_path, monkeypatch, group, field, value, sentence):
+    monkeypatch.setattr(memory, "machine_memory_bytes", lambda: 16 * GIB)
     values = to_dict(config(8))
     values["train"]["steps"] = None if field == "flops" else 8
     values[group][field] = value
@@ -150,10 +152,29 @@ def test_a_refused_run_leaves_no_folder(tmp_path, group, field, value, sentence)
     assert not list(tmp_path.iterdir())
 
 
+def starting_from(folder) -> Config:
+    values = to_dict(config(8))
+    values["checkpoint"]["start_from"] = str(folder)
+    return freeze(values)
+
+
 def test_a_trunk_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(BadInput, match="nope holds no run to branch from: give a shorter run's"):
-        train(config(8), tmp_path / "run", tmp_path / "nope")
+    for c in (config(8), starting_from("nowhere")):  # which a branch does not look at
+        with pytest.raises(BadInput, match="nope holds no run to branch from: give a shorter run"):
+            train(c, tmp_path / "run", tmp_path / "nope")
     assert not list(tmp_path.iterdir())
+
+
+def test_only_a_file_of_the_work_folder_is_told_as_one_that_cannot_be_written(tmp_path):
+    too_long = "x" * 300
+    with pytest.raises(BadInput, match=f"^File name too long: .*{too_long}.* choose another path"):
+        with cli._one_sentence():
+            train(starting_from(tmp_path / too_long), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run" / "config.json").mkdir(parents=True)
+    (tmp_path / "run" / "result.json").symlink_to(too_long)
+    with pytest.raises(CannotSave, match="^cannot write in .*File name too long .*result.json"):
+        train(config(8), tmp_path / "run")
 
 
 def test_an_evaluation_takes_no_more_sequences_than_there_are():

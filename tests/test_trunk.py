@@ -12,7 +12,7 @@ from lm.config import CheckpointConfig, Config, EvalConfig, LogConfig, default_c
 from lm.errors import BadInput
 from lm.sweep import pool, table
 from lm.sweep.points import make_points
-from lm.train import trunk
+from lm.train import memory, trunk
 from lm.train.checkpoint import Checkpoints, restore_params
 from lm.train.loop import train
 
@@ -147,3 +147,10 @@ def test_a_sweep_chains_what_shares_a_trunk():
     points = make_points([({}, c) for c in configs])
     lines = [[p.config.train.steps for p in line] for line in pool.chains(points)]
     assert lines == [[8, 16], [8, 12], [8], [12]]
+
+
+def test_a_run_that_has_ended_needs_no_memory(short, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory_bytes", lambda: 1)
+    assert train(config(8), short)["status"] == "finished"
+    with pytest.raises(BadInput, match="^this machine has"):
+        train(config(8), tmp_path / "new")

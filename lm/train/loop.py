@@ -29,7 +29,7 @@ from lm.train.checkpoint import Checkpoints
 from lm.train.explain import large_replicated
 from lm.train.goodput import Clock, lost_since, start_time
 from lm.train.hosts import Hosts
-from lm.train.mirror import Mirror, read_together
+from lm.train.mirror import Mirror, place, read_together
 from lm.train.profile import Profile
 from lm.train.setup import Run, on_this_machine
 from lm.train.standing import Standing, finite, read_result, result
@@ -57,20 +57,26 @@ def train(c: Config, workdir: Path | str, branch_of: Path | str | None = None) -
             kept = group.together(lambda: Mirror(workdir))
             kept.open(held)
             trunk_of = read_together(branch_of, trunk.FOLDER) if branch_of else None
-            fetch(c.checkpoint, kept.folder)
+            if not trunk_of:  # a branch begins from nothing else
+                fetch(c.checkpoint, kept.folder)
             run = group.together(lambda: _claimed(c, kept, trunk_of, held))
             with kept.pushed():
                 return _trained(run, kept, trunk_of)
     except OSError as e:
-        if isinstance(e, CannotSave):
+        if isinstance(e, CannotSave) or not _may_lie_in(e.filename, place(workdir)):
             raise
-        raise CannotSave(f"cannot write in {workdir}: {e.strerror or e}") from e
+        named = f" ({e.filename})" if e.filename else ""
+        raise CannotSave(f"cannot write in {workdir}: {e.strerror or e}{named}") from e
+
+
+def _may_lie_in(file: Any, folder: Path) -> bool:
+    """Whether a file that an error names, or does not name, is one of the folder."""
+    return not file or Path(str(file)).absolute().is_relative_to(folder.absolute())
 
 
 def _trained(run: Run, kept: Mirror, branch_of: Path | None) -> dict[str, Any]:
-    result_path = kept.folder / "result.json"
     # Read by all before any can write it: nobody goes on alone.
-    done = group.together(lambda: read_result(result_path) if result_path.exists() else None)
+    done = group.together(lambda: _result_of(kept))
     if done is not None:
         if done["status"] == "finished":
             say(f"{kept.shown} is finished: eval_loss {done['eval_loss']:.4f}; nothing to do")
@@ -80,11 +86,18 @@ def _trained(run: Run, kept: Mirror, branch_of: Path | None) -> dict[str, Any]:
     return _Training(run, kept, branch_of).result()
 
 
+def _result_of(kept: Mirror) -> dict[str, Any] | None:
+    path = kept.folder / "result.json"
+    return read_result(path) if path.exists() else None
+
+
 def _claimed(c: Config, kept: Mirror, branch_of: Path | None, held: contextlib.ExitStack) -> Run:
     """Returns the run's parts; its folder is this config's from here on, and locked while held."""
     check_trackers(c.log)
-    check_start(c.checkpoint, kept.folder)
-    run = on_this_machine(c)
+    if not branch_of:
+        check_start(c.checkpoint, kept.folder)
+    done = _result_of(kept)
+    run = on_this_machine(c, ended=done is not None and done["status"] != "stopped")
     dataset = run.dataset
     if branch_of:
         trunk.check(branch_of, run.config, dataset.sha256)
@@ -358,6 +371,6 @@ class _Training:
         found = result(self.c, s, run_id, self.step, status, self._mfu)
         if group.first():
             self.clock.write(self.workdir)
-            files.write_json(self.workdir / "result.json", found)
+            files.write_while_training(self.workdir / "result.json", found)
             say(self.clock.told())
         return found
