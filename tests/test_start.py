@@ -41,8 +41,8 @@ def old() -> TrainState:
     return first(config(), seed=1)._replace(step=jnp.int32(40))
 
 
-def trained(folder: Path, saved: TrainState) -> str:
-    workdir.claim(folder, config(), FACTS)
+def trained(folder: Path, saved: TrainState, **changes) -> str:
+    workdir.claim(folder, config(**changes), FACTS)
     checkpoints = Checkpoints(folder / "checkpoints", CheckpointConfig())
     checkpoints.save(saved, {})
     checkpoints.close()
@@ -73,6 +73,14 @@ def test_a_model_that_has_grown_takes_what_fits_only_when_asked(old, tmp_path):
     smaller = first(config(d_ff=40), seed=2)
     with pytest.raises(BadInput, match=r"there and .* here"):
         started(smaller, CheckpointConfig(start_from=folder, start_grown=True), LAYOUT)
+
+
+def test_ngrams_of_a_table_of_another_size_would_find_the_rows_of_others(tmp_path):
+    few = dict(ngram_order=2, ngram_rows=8)
+    folder = trained(tmp_path, first(config(**few), 1)._replace(step=jnp.int32(1)), **few)
+    grown = CheckpointConfig(start_from=folder, start_grown=True)
+    with pytest.raises(BadInput, match="ngram_rows is 8 in .* and 16 here"):
+        started(first(config(ngram_order=2, ngram_rows=16), 2), grown, LAYOUT)
 
 
 def test_another_dtype_is_taken_only_when_asked(old, tmp_path):

@@ -55,6 +55,12 @@ def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainStat
             "model, or allow what may be: checkpoint.start_grown=true for arrays that are new or "
             "larger here, checkpoint.start_cast=true for other dtypes"
         )
+    rows = [tree["ngrams"].shape[0] for tree in (theirs, params) if "ngrams" in tree]
+    if len(set(rows)) > 1:
+        raise BadInput(
+            f"model.ngram_rows is {rows[0]} in {c.start_from} and {rows[1]} here, where n-grams "
+            "would find the rows of others: set the same"
+        )
     say(f"the first parameters are those of step {int(found.step)} of {c.start_from}")
     for d in differ:
         say(f"  {d.text}")
