@@ -47,7 +47,7 @@ def main() -> None:
     if _EXPLAIN_OPTIMIZER.value:
         return _explain_optimizer(config_source.from_flags().config())
     c = group.together(_config)
-    from lm.train.loop import train  # after the config is checked: a mistake is told at once
+    from lm.train.run import train  # after the config is checked: a mistake is told at once
 
     result = train(c, _WORKDIR.value or "", _BRANCH_OF.value or None)
     if group.first():

@@ -191,7 +191,7 @@ def _loss_fwd(hidden, head, targets, weights, rule):
 def _loss_bwd(rule, saved, g: Loss):
     if len(saved) == 2:
         d_hidden, d_head = saved
-        by = lambda d: g.objective.astype(d.dtype) * d
+        by = lambda d: (g.objective * d).astype(d.dtype)
         return by(d_hidden), by(d_head), None, None
     hidden, head, targets, weights, e, z = saved
     d_hidden, d_head = _gradients(hidden, head, targets, g.objective * weights, e, z)

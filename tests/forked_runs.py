@@ -51,7 +51,7 @@ def serve() -> None:
     import orbax.checkpoint  # noqa: F401
 
     import experiments.train
-    import lm.train.loop  # noqa: F401
+    import lm.train.run  # noqa: F401
 
     answers = os.dup(1)
     for line in sys.stdin:

@@ -13,7 +13,7 @@ from lm.config import Config, default_config, freeze, to_dict
 from lm.errors import BadInput, CannotSave
 from lm.evaluate import batch_size
 from lm.train import memory
-from lm.train.loop import train
+from lm.train.run import train
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ from lm.errors import BadInput, CannotSave, Diverged
 from lm.sweep import table
 from lm.sweep.points import Point
 from lm.train import workdir
-from lm.train.loop import train
+from lm.train.run import train
 from lm.train.standing import read_result
 from lm.train.workdir import MetricsFile
 

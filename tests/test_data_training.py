@@ -10,7 +10,7 @@ from lm.data import token_folder, tokenizing
 from lm.data.inputs import Files
 from lm.data.tokenizer import Bytes
 from lm.errors import BadInput
-from lm.train.loop import train
+from lm.train.run import train
 
 
 def tokens(folder, name: str, words: str):

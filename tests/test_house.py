@@ -70,7 +70,7 @@ def test_the_law_half_starts_without_jax(module):
 
 def test_training_imports_what_is_heavy_only_where_it_is_used():
     code = (
-        "import sys, lm.train.loop, lm.sweep.pool; print(sorted("
+        "import sys, lm.train.run, lm.sweep.pool; print(sorted("
         "{'orbax.checkpoint', 'grain', 'pandas', 'matplotlib', 'tqdm', 'tensorboard', 'wandb'}"
         " & set(sys.modules)))"
     )

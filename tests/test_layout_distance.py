@@ -6,7 +6,7 @@ import pytest
 
 from experiments.configs import tiny
 from lm.config import freeze
-from lm.train.loop import train
+from lm.train.run import train
 
 LAYOUTS = {
     "data 2": {"mesh.data": 2},

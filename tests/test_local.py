@@ -13,7 +13,7 @@ import pytest
 
 from experiments.configs import tiny
 from lm.config import freeze
-from lm.train.loop import train
+from lm.train.run import train
 
 ROOT = Path(__file__).parents[1]
 TIMING = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")

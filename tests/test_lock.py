@@ -13,7 +13,7 @@ from test_trunk import config
 
 from lm.errors import BadInput
 from lm.train.lock import locked
-from lm.train.loop import train
+from lm.train.run import train
 
 HOLD = """
 import pathlib, subprocess, sys

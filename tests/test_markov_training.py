@@ -6,7 +6,7 @@ import pytest
 
 from experiments.configs import markov
 from lm.config import freeze
-from lm.train.loop import train
+from lm.train.run import train
 from lm.train.setup import load_data
 
 

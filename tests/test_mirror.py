@@ -17,8 +17,8 @@ from lm.errors import BadInput, CannotSave, Stopped  # noqa: E402
 from lm.train import mirror, steps  # noqa: E402
 from lm.train import store as stored  # noqa: E402
 from lm.train.checkpoint import Checkpoints, restore_params  # noqa: E402
-from lm.train.loop import train  # noqa: E402
 from lm.train.mirror import Mirror  # noqa: E402
+from lm.train.run import train  # noqa: E402
 from lm.train.stop import StopSignals  # noqa: E402
 
 TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")

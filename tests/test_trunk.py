@@ -14,7 +14,7 @@ from lm.sweep import pool, table
 from lm.sweep.points import make_points
 from lm.train import memory, trunk
 from lm.train.checkpoint import Checkpoints, restore_params
-from lm.train.loop import train
+from lm.train.run import train
 
 TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 

@@ -156,7 +156,7 @@ def _train_chain(line: list[tuple[Config, str]]) -> None:
 
 def _train_one(c: Config, workdir: Path, before: Path | None) -> None:
     from lm.train import trunk
-    from lm.train.loop import train
+    from lm.train.run import train
 
     global _stopped
     if _stopped:  # the executor had handed this run over before it was told to stop
