@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,11 @@ def _parse(argv: list[str], addresses: bool = False) -> None:
     """Fills absl's flags and config_overrides; raises BadInput for what is no flag."""
     try:
         _parse_flags(argv)
+    except flags.UnrecognizedFlagError as e:
+        name, dot, field = e.flagname.partition(".")
+        near = get_close_matches(name, _own_flags(), 1, 0.5)
+        meant = f"did you mean --{near[0]}{dot}{field}?" if near else "--help lists them"
+        raise BadInput(f"--{e.flagname} is no flag of this command: {meant}") from e
     except flags.Error as e:
         raise BadInput(" ".join(str(e).split())) from e
     for defined in flags.FLAGS.flags_by_module_dict().values():
@@ -128,6 +134,12 @@ def _parse(argv: list[str], addresses: bool = False) -> None:
             _check_number(flag.name, flag.value)
             if flag.name in FOLDERS and not addresses:
                 _check_here(flag.name, flag.value)
+
+
+def _own_flags() -> dict[str, flags.Flag]:
+    """Returns the flags of the command by name: absl's own are left out."""
+    by_module = flags.FLAGS.flags_by_module_dict().items()
+    return {f.name: f for module, of in by_module if not module.startswith("absl") for f in of}
 
 
 def _check_here(name: str, value: Any) -> None:
@@ -222,10 +234,7 @@ def _help(doc: str) -> str:
             f"      All fields, with their defaults: {_shown(Path(config_fields.__file__))};\n"
             "      those of a run, as they were used: config.json in its work folder."
         )
-    for module, defined in flags.FLAGS.flags_by_module_dict().items():
-        if module.startswith("absl"):
-            continue
-        for flag in defined:
-            default = "" if flag.default is None else f" (default {flag.default_as_str})"
-            lines.append(f"  --{flag.name}  {flag.help}{default}")
+    for flag in _own_flags().values():
+        default = "" if flag.default is None else f" (default {flag.default_as_str})"
+        lines.append(f"  --{flag.name}  {flag.help}{default}")
     return "\n".join(lines)

@@ -51,6 +51,20 @@ def test_a_flag_file_without_a_name_is_told(args):
 
 
 @pytest.mark.parametrize(
+    "given, meant",
+    [
+        ("--cnofig=x", "did you mean --config?"),
+        ("--cnofig.model.d_model=3", "did you mean --config.model.d_model?"),
+        ("--zzz", "--help lists them"),
+    ],
+)
+def test_a_mistyped_flag_gets_the_nearest_name(given, meant):
+    with pytest.raises(BadInput) as e:
+        config(f"--config={TINY}", given)
+    assert said(e) == f"{given.partition('=')[0]} is no flag of this command: {meant}"
+
+
+@pytest.mark.parametrize(
     "name, value",
     [("a", float("inf")), ("a", float("nan")), ("a", 10**30), ("a", -(10**5000))],
     ids=["inf", "nan", "large", "huge"],
