@@ -47,7 +47,8 @@ def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
     positions = {"rope": m.head_dim, "sinusoidal": m.d_model}.get(m.position, 0) * m.max_length
     state = 4 * n * copies / processes + 8 * positions  # angles are made in float64
     batch = max(t.batch_size, *(rows for _, rows in t.batch_growth), 0)
-    rows = max(batch // max(t.accumulate, c.pipeline.microbatches), eval_rows)
+    parts = c.pipeline.microbatches
+    rows = max(batch // max(t.accumulate, parts), eval_rows // parts)
     layer = rows * m.d_model * jnp.dtype(c.precision.compute).itemsize
     given = (layer + 12 * batch) * c.length // processes  # tokens, targets and weights are 12 bytes
     if have is not None and state + given > have:
