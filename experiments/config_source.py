@@ -52,7 +52,10 @@ def from_flags() -> ConfigSource:
     if not _CONFIG.value:
         raise BadInput("no config given: add --config=experiments/configs/tiny.py or your own file")
     file, points, groups, held_out = _read(_CONFIG.value)
-    build(Config, file, _CONFIG.value)  # every field is there, before anything is said on top of it
+    whole = build(Config, file, _CONFIG.value)  # every field is there, before more is said on top
+    _refuse_two(
+        {f"train.{b}" for b in BUDGETS if getattr(whole.train, b) is not None}, _CONFIG.value
+    )
     overrides = [
         (where, [(key, parse(key, text, where)) for key, text in pairs])
         for where, pairs in cli.config_overrides
@@ -115,10 +118,7 @@ def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> 
             )
     last = dict(pairs)  # of a field said twice the last word counts
     budgets = {k for k in last if k.removeprefix("train.") in BUDGETS and last[k] is not None}
-    if len(budgets) > 1:
-        raise BadInput(
-            f"two budgets are set by {where}, {' and '.join(sorted(budgets))}: give one of them"
-        )
+    _refuse_two(budgets, where)
     if budgets:  # a budget said later replaces the one said before
         values["train"] |= {b: None for b in BUDGETS}
     for key, value in pairs:
@@ -129,6 +129,14 @@ def _apply(values: dict[str, Any], pairs: list[tuple[str, Any]], where: str) -> 
             group = group[name]
         group[leaf] = value
     return values
+
+
+def _refuse_two(budgets: set[str], where: str) -> None:
+    """Raises BadInput where one source, a file or a command line, sets several budgets."""
+    if len(budgets) > 1:
+        raise BadInput(
+            f"two budgets are set by {where}, {' and '.join(sorted(budgets))}: give one of them"
+        )
 
 
 def parse(key: str, text: str, where: str) -> Any:

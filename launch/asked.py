@@ -9,7 +9,8 @@ from typing import Any
 
 from experiments import config_source
 from lm.config import Config
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput
+from lm.whole_file import write as write_file
 
 
 def config() -> Config:
@@ -32,15 +33,10 @@ def folder(value: str | None) -> Path | None:
 
 
 def write(out: Path | None, files: Mapping[str, str]) -> None:
-    """Writes the texts by their file names, if a folder was asked for."""
-    if not out:
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    """Writes the texts by their file names, each whole, if a folder was asked for."""
+    if out:
         for name, text in files.items():
-            (out / name).write_text(text)
-    except OSError as e:
-        raise CannotSave(f"cannot write in {out}: {e.strerror or e}") from e
+            write_file(out / name, text, "choose another --out")
 
 
 def report(path: str) -> dict[str, Any]:

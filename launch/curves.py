@@ -1,6 +1,7 @@
 """Throughput of a chip against the number of chips, estimated: rows of a table, and their chart."""
 
 import dataclasses
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,9 +12,10 @@ from launch.paper import on_paper, topology_of
 from launch.topology import read_name
 from lm import chips
 from lm.config import Config, to_dict
-from lm.errors import BadInput, CannotSave
+from lm.errors import BadInput
 from lm.laws.figures import style
 from lm.progress import Progress, say
+from lm.whole_file import write as write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,8 +214,7 @@ def figure(rows: Sequence[dict[str, Any]], chip: str) -> "Figure":
 
 
 def chart(rows: Sequence[dict[str, Any]], chip: str, path: Path) -> None:
-    """Writes the chart as a PNG; CannotSave where the file cannot be written."""
-    try:
-        figure(rows, chip).savefig(path, dpi=160, format="png")
-    except OSError as e:
-        raise CannotSave(f"cannot write {path}: {e.strerror or e}") from e
+    """Writes the chart as a PNG, whole; raises as lm/whole_file.py does."""
+    picture = io.BytesIO()
+    figure(rows, chip).savefig(picture, dpi=160, format="png")
+    write_file(path, picture.getvalue(), "choose another --out")

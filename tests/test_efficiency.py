@@ -156,3 +156,12 @@ def test_the_command_writes_its_table_and_tells_mistakes(tmp_path):
         (tmp_path / "compile.json").write_text(content)
         with pytest.raises(BadInput, match="is no compile.json of launch.compile"):
             asked.report(str(tmp_path / "compile.json"))
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):
+    asked.write(tmp_path / "new", {"a.json": "old"})
+    with pytest.raises(UnicodeEncodeError):
+        asked.write(tmp_path / "new", {"a.json": "half\ud800"})
+    assert [p.read_text() for p in (tmp_path / "new").iterdir()] == ["old"]
+    with pytest.raises(BadInput, match="cannot be written .*another --out"):
+        asked.write(tmp_path / "new" / "a.json", {"b.json": ""})

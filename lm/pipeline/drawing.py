@@ -22,6 +22,7 @@ from lm.pipeline.schedule import (
     makespan,
     tick_costs,
 )
+from lm.whole_file import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +95,8 @@ def chart(schedules: Sequence[Schedule]) -> "Figure":
 def picture(schedules: Sequence[Schedule], path: str | Path) -> None:
     """Writes the chart of the schedules as a PNG; BadInput where the file cannot be written."""
     try:
-        chart(schedules).savefig(path, dpi=160, format="png")
+        with replacing(Path(path)) as temporary:
+            chart(schedules).savefig(temporary, dpi=160, format="png")
     except OSError as e:
         raise BadInput(f"{path} cannot be written ({e.strerror}): give another path") from e
 
