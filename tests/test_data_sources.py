@@ -243,8 +243,12 @@ def test_corpus_shorter_than_the_context_names_both_numbers(tmp_path):
         {"source": "files", "path": "my.txt", "mixture": (("a", 1), ("b", 1))},
         {"source": "files", "path": "my.txt", "validation_path": "held_out.txt"},
         {"source": "tokens", "path": "tokens", "subset": "en"},
+        {"source": "files", "path": "my.txt", "split": "test"},
+        {"source": "huggingface", "path": "x", "separator": "--"},
+        {"source": "tokens", "path": "tokens", "text_field": "body"},
+        {"validation_fraction": 0.2},
     ],
 )
 def test_text_named_to_a_source_that_reads_another_is_refused(settings):
-    with pytest.raises(BadInput, match=r"data\.(path|mixture|validation_path|subset) is set and"):
+    with pytest.raises(BadInput, match=rf"data\.{list(settings)[-1]} is set and data.source is"):
         build(DataConfig(**settings), 16, 0)

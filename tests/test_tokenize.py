@@ -185,6 +185,8 @@ def test_a_changed_tokenizer_is_refused(tmp_path, bpe, small_pieces):
     tokenizer_json.save(other, tmp_path / "other")
     with pytest.raises(BadInput, match="another tokenizer .fingerprint"):
         token_files.load(str(folder), str(tmp_path / "other"), 0.1, None)
+    with pytest.raises(BadInput, match="characters with the token folder .*another"):
+        token_files.load(str(folder), "characters", 0.1, None)
     token_files.load(str(folder), str(folder / "tokenizer.json"), 0.1, None)
     tokenizer_json.save(other, folder)
     with pytest.raises(BadInput, match="another tokenizer .fingerprint"):

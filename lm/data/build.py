@@ -27,7 +27,7 @@ def build(data: DataConfig, length: int, seed: int) -> Dataset:
     """
     source = _named(SOURCES, data.source, "data.source")
     for field, readers in READ_BY.items():
-        if getattr(data, field) and data.source not in readers:
+        if getattr(data, field) != getattr(DataConfig(), field) and data.source not in readers:
             raise BadInput(
                 f"data.{field} is set and data.source is {data.source}, which does not read it: "
                 f"set data.source to {' or '.join(readers)}, or data.{field} to its default"
@@ -124,12 +124,16 @@ SOURCES: dict[str, Callable[[DataConfig, int, int], Dataset]] = {
     "markov": _markov,
 }
 
-# What names a text, and the sources that read it: a run on another text would be silent.
+# What says which text it is, and the sources that read it: a run on another would be silent.
 READ_BY = {
     "path": ("files", "tokens", "huggingface"),
     "validation_path": ("tokens",),
+    "validation_fraction": ("files", "tokens", "huggingface", "mixture"),
     "mixture": ("mixture",),
     "subset": ("huggingface",),
+    "split": ("huggingface",),
+    "text_field": ("files", "huggingface", "mixture"),
+    "separator": ("files", "mixture"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lm.config import DataConfig
 from lm.data import remote, token_folder
 from lm.data import tokenizer as tokenizers
 from lm.data.files import no_match
@@ -82,6 +83,11 @@ def _folder(folder: Path, tokenizer_name: str) -> Tokens:
     tokenizer = token_folder.tokenizer_of(folder, index)
     if tokenizer_name not in tokenizers.TOKENIZERS:
         token_folder.refuse_other(folder, index, tokenizers.make(tokenizer_name, ()))
+    elif tokenizer_name not in (DataConfig().tokenizer, tokenizer.spec["kind"]):
+        raise BadInput(
+            f"data.tokenizer={tokenizer_name} with the token folder {folder}, whose tokens were "
+            "made with another: leave data.tokenizer out, the folder says its own"
+        )
     train, held_out = (_split(folder, index, split) for split in token_folder.SPLITS)
     return Tokens(train, held_out, tokenizer, index.sha256)
 
