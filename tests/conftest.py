@@ -7,6 +7,7 @@ error, warnings too. Tests marked `bench` are long and run only by `make bench`;
 """
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,19 @@ if _flags is None:
     del os.environ["XLA_FLAGS"]
 else:
     os.environ["XLA_FLAGS"] = _flags
+
+HERE = ("127.0.0.1", "::1", "localhost")
+_connect = socket.socket.connect
+
+
+def connect(self: socket.socket, address) -> None:
+    """Opens no connection to anything but this machine, whatever a library would like to ask."""
+    if isinstance(address, tuple) and isinstance(address[0], str) and address[0] not in HERE:
+        raise ConnectionRefusedError(f"tests stay on this machine: {address}")
+    _connect(self, address)
+
+
+socket.socket.connect = connect  # type: ignore[method-assign]
 
 EXCUSED = (
     # orbax and its dependencies use what Python and JAX are retiring

@@ -1,6 +1,7 @@
 """The order of the house: what may import what, and what must stay light."""
 
 import ast
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,8 @@ def test_training_imports_what_is_heavy_only_where_it_is_used():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_tests_stay_on_this_machine():
+    with pytest.raises(ConnectionRefusedError, match="stay on this machine"):
+        socket.create_connection(("192.0.2.1", 80), timeout=1)  # nobody's, by RFC 5737
