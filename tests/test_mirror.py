@@ -1,7 +1,9 @@
 """Work folders behind addresses: what the store holds is the run, whatever this machine keeps."""
 
 import dataclasses
+import itertools
 import json
+import os
 from pathlib import Path
 
 import jax
@@ -14,7 +16,7 @@ fsspec = pytest.importorskip("fsspec")
 from experiments import cli  # noqa: E402
 from lm.config import Config, default_config, freeze  # noqa: E402
 from lm.errors import BadInput, CannotSave, Stopped  # noqa: E402
-from lm.train import mirror, steps  # noqa: E402
+from lm.train import checksums, mirror, steps  # noqa: E402
 from lm.train import store as stored  # noqa: E402
 from lm.train.checkpoint import Checkpoints, restore_params  # noqa: E402
 from lm.train.mirror import Mirror  # noqa: E402
@@ -156,6 +158,39 @@ def keep(run: Mirror, *numbers: int) -> None:
     (run.folder / "metrics.jsonl").write_text(f"rows up to {numbers[-1]}")
 
 
+class Store:
+    """Whose operations, and renames here, are counted; the one of a number kills."""
+
+    METHODS = ("put_file", "pipe_file", "rm_file", "get_file")
+
+    def __init__(self, patch):
+        self.left = -1
+        places = [(os, "rename"), (os, "replace")]
+        places += [(type(fsspec.filesystem("memory")), name) for name in self.METHODS]
+        for place, name in places:
+            patch.setattr(place, name, self._counted(getattr(place, name)))
+
+    def _counted(self, real):
+        def operation(*args, **kwargs):
+            self.left -= 1
+            if self.left == -1:
+                raise Killed
+            return real(*args, **kwargs)
+
+        return operation
+
+    def kills(self, at: int, work) -> bool:
+        """Whether work() was killed by its operation of this number."""
+        self.left = at
+        try:
+            work()
+            return False
+        except Killed:
+            return True
+        finally:
+            self.left = -1
+
+
 def there(address: str) -> list[int]:
     found = Mirror(address)
     steps = found._asked(lambda fs, key: stored.steps(fs, key, stored.listing(fs, key)))
@@ -179,9 +214,84 @@ def test_a_step_that_a_kill_kept_from_the_store_goes_up_at_the_next_start(machin
     assert there(address) == [4, 6]
     left = [name for name in fs.find("/runs") if "/checkpoints/2/" in name]
     assert [name.rsplit("/", 1)[1] for name in left] == ["notes"]
-    (again.folder / "checkpoints/6/state/array").unlink()
+    array = again.folder / "checkpoints/6/state/array"
+    for damage in (array.unlink, lambda: array.write_text("")):  # the store's is whole
+        damage()
+        again = opened(address)
+        again.push()
+        assert here(again) == there(address) == [4, 6]
+        assert array.read_text() == f"{again.folder} 6"
     (again.folder / "checkpoints/6").rename(again.folder / "checkpoints/damaged-6")
-    assert here(opened(address)) == [4, 6]  # the store's is whole
+    assert here(opened(address)) == [4, 6]
+
+
+def test_a_push_that_is_killed_anywhere_is_taken_up_and_leaves_nothing(
+    machine, address, monkeypatch
+):
+    operations = Store(monkeypatch)
+    for then in ("here", "elsewhere"):
+        for at in itertools.count():
+            machine("here")
+            run = opened(f"{address}/{then}{at}")
+            keep(run, 2, 4)
+            run.push()
+            killed = operations.kills(at, lambda run=run: (keep(run, 6), run.push()))
+            expected = here(run) if then == "here" else there(run.address)
+            machine(then)
+            again = opened(run.address)
+            assert here(again) == expected and max(expected) >= 4
+            for n in expected:
+                assert not checksums.damage(again.folder / f"checkpoints/{n}")
+            again.push()
+            files = map(stored.step_of, again._asked(stored.listing))
+            assert {stored.number(step) for step in files if step} == set(expected)
+            assert there(run.address) == expected
+            if not killed:
+                break
+        assert at > 8
+
+
+def test_a_reader_that_is_killed_or_whose_disk_fails_reads_the_newest_step_again(
+    machine, address, monkeypatch, capsys
+):
+    operations, run = Store(monkeypatch), opened(address)
+    (run.folder / "config.json").write_text("{}")
+    keep(run, 2)
+    run.push()
+    machine("reader")
+    mirror.read(address)
+    machine("here")
+    keep(run, 4)
+    run.push()
+    machine("reader")
+    for at in itertools.count():
+        if not operations.kills(at, lambda: mirror.read(address)):
+            break
+    assert at > 4
+    copy = mirror.read(address) / "checkpoints"
+    assert [path.name for path in copy.iterdir()] == ["4"]
+    (copy / "4/state/array").write_text("")
+    assert mirror.read(address) / "checkpoints" == copy
+    assert not checksums.damage(copy / "4") and "left out" not in capsys.readouterr().err
+
+
+def test_what_a_person_removed_from_the_store_goes_up_again_only_with_a_word(
+    machine, address, capsys
+):
+    run = opened(address)
+    keep(run, 2, 4)
+    run.push()
+    fs = fsspec.filesystem("memory")
+    root = f"/runs/{address.split('/')[-1]}/checkpoints"
+    fs.rm(f"{root}/4", recursive=True)
+    opened(address).push()
+    assert "checkpoints/4 were deleted behind memory://" in capsys.readouterr().err
+    assert there(address) == [2, 4]
+    for n in (2, 4):
+        fs.rm_file(f"{root}/{n}/state/array")
+    machine("another")
+    with pytest.raises(BadInput, match="no step behind memory://.* is whole: restore the files"):
+        opened(address)
 
 
 def test_the_store_wins_where_another_machine_has_gone_on(machine, address, capsys):
@@ -194,11 +304,14 @@ def test_the_store_wins_where_another_machine_has_gone_on(machine, address, caps
     second.push()
     machine("here")
     keep(first, 4, 6)
+    for name in ("notes", "result.json"):
+        (first.folder / name).write_text("of here")
     with pytest.raises(CannotSave, match=r"checkpoints/4, which this run did not write"):
         first.push()
     again = opened(address)
     assert "checkpoints/6, checkpoints/4 of" in capsys.readouterr().err
     assert here(again) == there(address) == [2, 4]
+    assert (again.folder / "notes").exists() and not (again.folder / "result.json").exists()
     for name in ("metrics.jsonl", "checkpoints/4/state/array"):
         assert (again.folder / name).read_text() == (second.folder / name).read_text()
     again.push()

@@ -22,15 +22,17 @@ from lm import group
 from lm.data import remote
 from lm.errors import BadInput, CannotSave, Diverged, Stopped
 from lm.progress import say, warn
-from lm.train import checksums, store
+from lm.train import checksums, goodput, store
 from lm.train.lock import locked
 from lm.train.steps import Steps
 from lm.train.store import CHECKPOINTS, TRUNK, Found, Step
-from lm.train.trackers import TENSORBOARD
+from lm.train.trackers import TENSORBOARD, WANDB
 from lm.train.workdir import PROVENANCE, write_json
 
 NOTE = ".store.json"  # digests of the steps that the store held when it was last seen from here
 CONFIG, RESULT = "config.json", "result.json"
+# What a start goes on from beside steps; whatever else lies in a folder may be a person's.
+STANDING = (CONFIG, RESULT, "metrics.jsonl", goodput.NAME, WANDB)
 WAITS = (2.0, 10.0, 30.0)  # seconds before an upload that failed is tried again
 
 
@@ -76,6 +78,12 @@ class Mirror:
         for step in (s for s, found in listed.items() if not found.whole):
             warn(f"{self.address}/{step} is left out: not all that its list names is there")
         there = {s: found for s, found in listed.items() if found.whole}
+        if listed and not there and not here:
+            raise BadInput(
+                f"no step behind {self.address} is whole: restore the files there, or remove "
+                f"{CHECKPOINTS} to start from the beginning"
+            )
+        damaged = self._damaged(there)
         # Of steps that are known, those that are not here were left behind by checkpoint.keep.
         wins = (
             bool(self._unknown(there, here))
@@ -91,15 +99,20 @@ class Mirror:
                 )
             for step in gone:
                 self._discard(step)
-            for name in self._small():
-                if "/" not in name and name not in sizes:
-                    (self.folder / name).unlink()
-        get = [s for s in there if wins or s.startswith(TRUNK)]
-        have = self._here()
+            for name in STANDING:
+                if name not in sizes:
+                    (self.folder / name).unlink(missing_ok=True)
+        elif deleted := [s for s in here if s in self._note() and s not in listed]:
+            warn(
+                f"{', '.join(deleted)} were deleted behind {self.address} and go up again: to be "
+                f"rid of them, delete them in {self.folder} too"
+            )
+        get = [s for s in there if wins or s.startswith(TRUNK) or s in damaged]
+        have = self._here().keys() - damaged
         self._get_small(fs, key, [n for n in store.small(sizes) if wins or not self._has(n)])
         for step in (s for s in get if s not in have):
             self._get_step(fs, key, step, there[step])
-        self._write_note(there)
+        self._write_note(listed)  # what a kill kept from being removed, too
 
     def push(self) -> None:
         """Brings what is new here behind the address and removes steps that are gone here; does
@@ -168,12 +181,15 @@ class Mirror:
         there = {s: f for s, f in store.steps(fs, key, sizes, kind).items() if f.whole}
         if not there and kind == CHECKPOINTS:
             raise BadInput(f"{self.address} has no checkpoint yet: train it first")
+        Steps(self.folder / kind).prepare()  # a reader may have been killed here
         self._get_small(fs, key, store.small(sizes))
-        taken = None
+        taken, here = None, self._here()
         for step in sorted(there, key=store.number, reverse=True):
-            if self._here().get(step, Step("", [], False)).sha256 != there[step].sha256:
+            copied = step in here and here[step].sha256 == there[step].sha256
+            lines = checksums.damage(self.folder / step) if copied else ["it is not here yet"]
+            if lines:
                 self._get_step(fs, key, step, there[step])
-            lines = checksums.damage(self.folder / step)
+                lines = checksums.damage(self.folder / step)
             if not lines:
                 taken = step
                 break
@@ -197,6 +213,18 @@ class Mirror:
         """Returns the steps in the store that were neither written here nor ever seen."""
         ours = [self._note(), {s: found.sha256 for s, found in here.items()}]
         return [s for s, f in there.items() if all(known.get(s) != f.sha256 for known in ours)]
+
+    def _damaged(self, there: Found) -> set[str]:
+        """Returns the newest checkpoints that are damaged here and whole in the store; says so."""
+        steps, found = Steps(self.folder / CHECKPOINTS), set()
+        for n in steps.all():
+            lines = checksums.damage(steps.path(n))
+            if not lines:
+                break
+            if f"{CHECKPOINTS}/{n}" in there:
+                warn(f"{steps.path(n)} is damaged ({'; '.join(lines)}) and is copied again")
+                found.add(f"{CHECKPOINTS}/{n}")
+        return found
 
     def _is_another_run(self, fs, key: str, sizes: dict[str, int]) -> bool:
         if CONFIG not in sizes or not self._has(CONFIG):
