@@ -238,6 +238,11 @@ def check_axes(c: Config, model_size: int, stages: int) -> None:
             f"train.reproducible adds up rows alone: mesh.pipe {stages}, mesh.model {model_size} "
             f"and train.accumulate {c.train.accumulate} must be 1"
         )
+    if c.train.reproducible and c.precision.reduce != "float32":
+        raise BadInput(
+            f"train.reproducible adds up in float32, and precision.reduce is {c.precision.reduce}: "
+            "set it to float32"
+        )
     if c.train.reproducible and c.log.layer_norms:
         raise BadInput("log.layer_norms cannot be had with train.reproducible: set one to false")
     if stages > 1 and c.train.accumulate > 1:

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lm import group
 from lm.config import MeshConfig
-from lm.device_order import arrange
+from lm.device_order import arrange, n_slices, slow_axis
 from lm.errors import BadInput
 from lm.model.spec import ParamSpec
 
@@ -89,6 +89,14 @@ class Layout:
     @property
     def stages(self) -> int:
         return self.mesh.shape[PIPE]
+
+    def told(self) -> str:
+        """Returns every axis, the devices, and which axis crosses slices, in words."""
+        sizes, devices = self.mesh.shape, list(self.mesh.devices.flat)
+        slices = n_slices(devices)
+        slow = f"; {slow_axis(sizes, slices)} lies across {slices} slices" if slices > 1 else ""
+        axes = ", ".join(f"{axis} {n}" for axis, n in sizes.items())
+        return f"mesh: {axes} over {len(devices)} {self.platform} devices{slow}"
 
     def on_devices(self, f: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """Returns f run by every device on its own parts; f itself where there is one device."""

@@ -274,6 +274,7 @@ def test_a_mistake_on_the_command_line_is_said(args, sentence):
         ({"train_batch_growth": [[100, 20.5]]}, "whole numbers"),
         ({"mesh_data": -1, "mesh_model": -1}, "only one may be -1"),
         ({"mesh_data": 0}, "mesh.data is 0"),
+        ({"train_reproducible": True, "precision_reduce": "bfloat16"}, "adds up in float32"),
         ({"seed": 1.5}, "seed .* whole number"),
         ({"sede": 1}, "did you mean seed"),
     ],

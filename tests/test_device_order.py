@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from launch.paper import on_paper
+from lm.config import MeshConfig
 from lm.device_order import arrange, n_slices, slice_of, slow_axis
 from lm.errors import BadInput
+from lm.layout import make_layout
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
@@ -55,6 +57,9 @@ def test_the_slow_axis_is_the_pipeline_where_it_divides():
     assert slow_axis(sizes(8, 2, 3), 1) is None
     with pytest.raises(BadInput, match="2 slices: neither mesh.pipe 3 nor mesh.data 5"):
         slow_axis(sizes(5, 2, 3), 2)
+    layout = make_layout(MeshConfig(-1, 4, 2), on_paper("2xv5e:4x4").devices)
+    told = "mesh: data 4, model 4, pipe 2 over 32 tpu devices; pipe lies across 2 slices"
+    assert layout.told() == told
 
 
 def test_devices_without_rings_keep_their_order_and_it_is_said(capsys):

@@ -30,6 +30,7 @@ def test_a_slow_process_is_named_once_after_several_looks(monkeypatch, capsys):
         here.look()
         said = capsys.readouterr().err
         assert ("(process 0) is slow" in said) == (look == hosts.IN_A_ROW)
+        assert "the same work takes the processes 1e-09 to " in said
 
 
 def test_a_process_alone_does_no_such_work(monkeypatch):

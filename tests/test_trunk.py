@@ -8,15 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm import budget
 from lm.config import CheckpointConfig, Config, EvalConfig, LogConfig, default_config, freeze
 from lm.errors import BadInput
 from lm.sweep import pool, table
 from lm.sweep.points import make_points
-from lm.train import memory, trunk
+from lm.train import loop, memory, trunk
 from lm.train.checkpoint import Checkpoints, restore_params
 from lm.train.run import train
 
 TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
+PEAK = 1e9  # FLOP/s
 
 
 def config(steps: int, **changes) -> Config:
@@ -43,16 +45,31 @@ def files(folder):
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trunk") / "short"
-    train(config(8), folder)
+    with pytest.MonkeyPatch.context() as patch:  # as on a chip whose peak is known
+        patch.setattr(loop, "peak_flops", lambda kind, dtype: {"float32": PEAK}[dtype])
+        train(config(8), folder)
     return folder
+
+
+def test_mfu_is_the_models_flops_a_second_over_the_peak(short):
+    rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
+    rows = [*(r for r in rows if "loss" in r), json.loads((short / "result.json").read_text())]
+    flops = budget.flops_per_token(dataclasses.replace(config(8).model, vocab_size=32), 16)
+    assert len(rows) == 9
+    for row in rows:
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * flops / PEAK)
 
 
 def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys):
     train(config(16), tmp_path / "own")
-    assert "1 of 8 devices are used: set mesh.data=-1 for all" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 of 8 devices are used: set mesh.data=-1 for all" in said
+    # Matrices and the embedding: 32 x 8, 4 x 8 x 8 and 3 x 8 x 16; not the three norms.
+    assert "weight decay 0.1 on 896 of 920 values" in said and "mesh:" not in said
     train(config(16), tmp_path / "branch", short)
     assert "starts from step 6 of" in capsys.readouterr().err
     assert files(tmp_path / "branch") == files(tmp_path / "own")
+    assert json.loads((tmp_path / "own" / "result.json").read_text())["mfu"] is None  # not a CPU's
     own, branch = (restore_params(tmp_path / name)[1] for name in ("own", "branch"))
     jax.tree.map(np.testing.assert_array_equal, branch, own)
     # The branch left a trunk of its own.

@@ -47,6 +47,14 @@ def groups(o: OptimConfig, table: Table) -> dict[str, Group]:
     return {path: group(path, row) for path, row in rows.items()}
 
 
+def told(o: OptimConfig, table: Table) -> str:
+    """Returns what weight decay acts on, in a line."""
+    rows, found = flatten(table), groups(o, table)
+    decayed = sum(math.prod(rows[path].shape) for path, g in found.items() if g.decayed)
+    total = sum(math.prod(row.shape) for row in rows.values())
+    return f"weight decay {o.weight_decay:g} on {decayed:,} of {total:,} values"
+
+
 def explain(o: OptimConfig, table: Table) -> str:
     """Returns a line for each parameter: its rule, peak learning rate and weight decay."""
     rows, found = flatten(table), groups(o, table)
@@ -57,8 +65,6 @@ def explain(o: OptimConfig, table: Table) -> str:
         decay = f"{o.weight_decay:g}" if g.decayed else "none"
         shape = " x ".join(map(str, rows[path].shape))
         lines.append(f"{path:{wide}}  {shape:>20}  {g.rule:9}  {peak:9.3g}  {decay:>12}")
-    decayed = sum(math.prod(rows[path].shape) for path, g in found.items() if g.decayed)
-    total = sum(math.prod(row.shape) for row in rows.values())
-    lines.append(f"{decayed:,} of {total:,} values decay, by the rate of the schedule times")
+    lines.append(f"{told(o, table)}, by the rate of the schedule times")
     lines.append(f"optim.learning_rate {o.learning_rate:g} and their own factor")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lm import group
-from lm.progress import warn
+from lm.progress import say, warn
 
 FACTOR = 1.3  # above the median
 IN_A_ROW = 3  # looks; one is noise
@@ -28,13 +28,16 @@ class Hosts:
             self._work = jax.jit(work).lower(self._x).compile()
 
     def look(self) -> None:
-        """Names this host, once, when it was slow several times in a row."""
+        """Says how far the processes are apart; names this host, once, when it was slow several
+        times in a row."""
         if group.size() == 1:
             return
         from jax.experimental import multihost_utils
 
         own = self._seconds()
-        times = slowness(own, multihost_utils.process_allgather(np.float32(own)))
+        every = multihost_utils.process_allgather(np.float32(own))
+        say(f"the same work takes the processes {min(every):.3g} to {max(every):.3g} s")
+        times = slowness(own, every)
         self._slow = self._slow + 1 if times > FACTOR else 0
         if self._slow == IN_A_ROW:
             warn(

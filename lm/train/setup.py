@@ -15,8 +15,10 @@ from lm.evaluate import batch_size
 from lm.layout import Layout, make_layout
 from lm.model import transformer
 from lm.model.fused import SPLASH_BLOCK, SPLASH_LANES
+from lm.optim import groups
 from lm.optim.build import Optimizer
 from lm.optim.build import build as build_optimizer
+from lm.progress import say
 from lm.train import memory
 from lm.train.reproducible import VIRTUAL_SHARDS
 
@@ -87,7 +89,22 @@ def on_this_machine(c: Config, ended: bool = False) -> Run:
     run = build(c, dataset, layout)
     if on_cpu:
         memory.check(c, group.size(), batch_size(c, dataset))
+    if not ended:
+        _tell(run)
     return run
+
+
+def _tell(run: Run) -> None:
+    """Says what the config does not: the mesh as it is, and which values decay."""
+    c, layout = run.config, run.layout
+    if layout.mesh.size > 1:
+        say(layout.told())
+    if layout.stages == 1 and c.pipeline.microbatches > 1:
+        say(
+            f"pipeline.microbatches {c.pipeline.microbatches} cuts nothing with mesh.pipe 1: "
+            "train.accumulate would"
+        )
+    say(f"{groups.told(c.optim, run.model.table)} (--explain_optimizer lists them)")
 
 
 def check(c: Config, layout: Layout) -> None:
