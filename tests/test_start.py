@@ -18,7 +18,7 @@ from lm.optim.build import build as build_optimizer
 from lm.train import changes, state, workdir
 from lm.train.checkpoint import Checkpoints
 from lm.train.leaves import by_path
-from lm.train.start import started
+from lm.train.start import check, started
 from lm.train.state import TrainState
 from lm.train.steps import STATE
 
@@ -41,8 +41,8 @@ def old() -> TrainState:
     return first(config(), seed=1)._replace(step=jnp.int32(40))
 
 
-def trained(folder: Path, saved: TrainState, **changes) -> str:
-    workdir.claim(folder, config(**changes), FACTS)
+def trained(folder: Path, saved: TrainState) -> str:
+    workdir.claim(folder, config(), FACTS)
     checkpoints = Checkpoints(folder / "checkpoints", CheckpointConfig())
     checkpoints.save(saved, {})
     checkpoints.close()
@@ -75,12 +75,21 @@ def test_a_model_that_has_grown_takes_what_fits_only_when_asked(old, tmp_path):
         started(smaller, CheckpointConfig(start_from=folder, start_grown=True), LAYOUT)
 
 
-def test_ngrams_of_a_table_of_another_size_would_find_the_rows_of_others(tmp_path):
+def test_ngrams_that_are_hashed_otherwise_would_find_the_rows_of_others(tmp_path):
     few = dict(ngram_order=2, ngram_rows=8)
-    folder = trained(tmp_path, first(config(**few), 1)._replace(step=jnp.int32(1)), **few)
-    grown = CheckpointConfig(start_from=folder, start_grown=True)
-    with pytest.raises(BadInput, match="ngram_rows is 8 in .* and 16 here"):
-        started(first(config(ngram_order=2, ngram_rows=16), 2), grown, LAYOUT)
+    workdir.claim(tmp_path / "old", config(**few), FACTS)
+    (tmp_path / "old/checkpoints/1").mkdir(parents=True)
+    (tmp_path / "old/checkpoints/1/progress.json").write_text("{}")
+    grown = CheckpointConfig(start_from=str(tmp_path / "old"), start_grown=True)
+
+    def begun(**model) -> None:
+        check(dataclasses.replace(config(**model), checkpoint=grown), tmp_path / "new")
+
+    for name, n in (("ngram_rows", 16), ("ngram_order", 3)):
+        with pytest.raises(BadInput, match=f"{name} is {few[name]} in .* and {n} here"):
+            begun(**few | {name: n})
+    begun(**few)
+    begun(ngram_rows=16)
 
 
 def test_another_dtype_is_taken_only_when_asked(old, tmp_path):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lm import group
-from lm.config import CheckpointConfig, Config, MeshConfig, freeze
+from lm.config import CheckpointConfig, Config, MeshConfig
 from lm.data.tokenizer_json import with_text
 from lm.errors import BadInput, CannotSave
 from lm.layout import Layout, make_layout
@@ -27,7 +27,7 @@ from lm.train import checksums, leaves, state
 from lm.train.saving import Saving
 from lm.train.state import TrainState
 from lm.train.steps import PROGRESS, STATE, Steps
-from lm.train.workdir import read_json, take_provenance
+from lm.train.workdir import saved_config
 
 # orbax is imported where it is used: it is slow to import and only runs with a work folder need it.
 
@@ -232,11 +232,7 @@ def restore_run(workdir: Path, layout: Layout, any_dtype: bool = False) -> Saved
 
     Raises BadInput for a folder without a trained model.
     """
-    if not (workdir / "config.json").is_file():
-        raise BadInput(f"{workdir} is not a run's folder: it has no config.json")
-    saved = read_json(workdir / "config.json")
-    provenance = take_provenance(saved, workdir / "config.json")
-    c = freeze(saved, str(workdir / "config.json"))
+    c, provenance = saved_config(workdir)
     table = transformer.table(c.model, c.pipeline.repeats)
     abstract = state.abstract(table, build_optimizer(c.optim, table, c.precision), layout)
     if "tokenizer" not in provenance:

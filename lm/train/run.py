@@ -71,7 +71,7 @@ def _claimed(c: Config, kept: Mirror, branch_of: Path | None, held: contextlib.E
     """Returns the run's parts; its folder is this config's from here on, and locked while held."""
     check_trackers(c.log)
     if not branch_of:
-        check_start(c.checkpoint, kept.folder)
+        check_start(c, kept.folder)
     done = _result_of(kept)
     run = on_this_machine(c, ended=done is not None and done["status"] != "stopped")
     dataset = run.dataset

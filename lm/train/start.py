@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from lm.config import CheckpointConfig
+from lm.config import CheckpointConfig, Config
 from lm.errors import BadInput
 from lm.layout import Layout
 from lm.progress import say
@@ -21,6 +21,7 @@ from lm.train.leaves import by_path, differences, leaves, name, shown
 from lm.train.mirror import place, read_together
 from lm.train.state import TrainState
 from lm.train.steps import Steps
+from lm.train.workdir import saved_config
 
 
 def fetch(c: CheckpointConfig, workdir: Path) -> None:
@@ -30,14 +31,27 @@ def fetch(c: CheckpointConfig, workdir: Path) -> None:
         read_together(c.start_from)
 
 
-def check(c: CheckpointConfig, workdir: Path) -> None:
-    """Raises BadInput where a run without checkpoints of its own has none to begin from."""
+def check(c: Config, workdir: Path) -> None:
+    """Raises BadInput where a run without checkpoints of its own has none to begin from, or one
+    that hashes its n-grams otherwise."""
+    start_from = c.checkpoint.start_from
     none = lambda folder: not Steps(folder / "checkpoints").all()
-    if c.start_from and none(workdir) and none(place(c.start_from, reading=True)):
+    if not start_from or not none(workdir):
+        return
+    folder = place(start_from, reading=True)
+    if none(folder):
         raise BadInput(
-            f"checkpoint.start_from {c.start_from} holds no checkpoint: give the work folder of a "
+            f"checkpoint.start_from {start_from} holds no checkpoint: give the work folder of a "
             "trained run"
         )
+    models = saved_config(folder)[0].model, c.model
+    for field in ("ngram_order", "ngram_rows"):
+        then, now = (getattr(m, field) for m in models)
+        if then != now and all(m.ngram_order > 1 for m in models):
+            raise BadInput(
+                f"model.{field} is {then} in {start_from} and {now} here, where n-grams would find "
+                "the rows of others: set the same"
+            )
 
 
 def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainState:
@@ -54,12 +68,6 @@ def started(first: TrainState, c: CheckpointConfig, layout: Layout) -> TrainStat
             f"the parameters in {c.start_from} are not this model's ({shown(refused)}): change the "
             "model, or allow what may be: checkpoint.start_grown=true for arrays that are new or "
             "larger here, checkpoint.start_cast=true for other dtypes"
-        )
-    rows = [tree["ngrams"].shape[0] for tree in (theirs, params) if "ngrams" in tree]
-    if len(set(rows)) > 1:
-        raise BadInput(
-            f"model.ngram_rows is {rows[0]} in {c.start_from} and {rows[1]} here, where n-grams "
-            "would find the rows of others: set the same"
         )
     say(f"the first parameters are those of step {int(found.step)} of {c.start_from}")
     for d in differ:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import budget, group
-from lm.config import BUDGETS, Config, freeze, to_dict
+from lm.config import BUDGETS, Config, to_dict
 from lm.errors import BadInput, CannotSave
 from lm.optim.schedules import decay_start, warmup_steps
 from lm.progress import say
@@ -49,9 +49,7 @@ def check(trunk: Path, c: Config, corpus_sha256: str) -> None:
     """Raises BadInput where a run of `c` cannot start from the trunk in a work folder."""
     if not (trunk / "config.json").is_file():
         raise BadInput(f"{trunk} holds no run to branch from: give a shorter run's work folder")
-    saved = files.read_json(trunk / "config.json")
-    facts = files.take_provenance(saved, trunk / "config.json")
-    theirs = freeze(saved, str(trunk / "config.json"))
+    theirs, facts = files.saved_config(trunk)
     budgets = {f"train.{name}" for name in BUDGETS}
     lines = [
         f"{field} is {change.then!r} there and {change.now!r} now"

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lm.config import Config, to_dict
+from lm.config import Config, freeze, to_dict
 from lm.data.tokenizer_json import NAME as TOKENIZER
 from lm.data.tokenizer_json import without_text
 from lm.errors import BadInput, CannotSave
@@ -113,6 +113,16 @@ def claim(workdir: Path, c: Config, facts: dict[str, Any]) -> None:
     if tokenizer != facts["tokenizer"]:
         write_text(workdir / TOKENIZER, facts["tokenizer"]["text"])
     write_json(path, ours | {PROVENANCE: facts | {"tokenizer": tokenizer} | provenance()})
+
+
+def saved_config(workdir: Path) -> tuple[Config, dict[str, Any]]:
+    """Returns the config of the run in a folder, and its provenance; raises BadInput."""
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise BadInput(f"{workdir} is not a run's folder: it has no config.json")
+    saved = read_json(path)
+    provenance = take_provenance(saved, path)
+    return freeze(saved, str(path)), provenance
 
 
 def take_provenance(saved: dict[str, Any], path: Path) -> dict[str, Any]:
