@@ -61,23 +61,44 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="module")
-def store():
-    """A bucket in a stand-in server for s3:// on this machine; returns its file system."""
+def store(request):
+    """A bucket in a stand-in server on this machine, for s3:// or, where a test asks so, for gs://;
+    returns its file system."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield from (_gs if getattr(request, "param", "s3") == "gs" else _s3)(patch)
+
+
+def _s3(patch: pytest.MonkeyPatch):
     s3fs, server = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     running.start()
     host, port = running.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            patch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()  # of a server before this one
-        fs = s3fs.S3FileSystem()
-        if not fs.exists("bucket"):
-            fs.mkdir("bucket")
-        yield fs
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        patch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()  # of a server before this one
+    fs = s3fs.S3FileSystem()
+    if not fs.exists("bucket"):
+        fs.mkdir("bucket")
+    yield fs
+    running.stop()
+
+
+def _gs(patch: pytest.MonkeyPatch):
+    # Read at the import: without them it looks for credentials all over the network, for minutes.
+    patch.setenv("NO_GCE_CHECK", "true")
+    patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    gcsfs = pytest.importorskip("gcsfs")
+    server = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host, port = free.getsockname()
+    running = server.create_server(host, port, in_memory=True, default_bucket="bucket")
+    running.start()
+    patch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}:{port}")
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    yield gcsfs.GCSFileSystem()
     running.stop()

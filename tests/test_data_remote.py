@@ -1,4 +1,4 @@
-"""Data behind s3://, read from a stand-in server on this machine."""
+"""Data behind s3:// and gs://, read from stand-in servers on this machine."""
 
 import json
 
@@ -28,20 +28,22 @@ def write(path, texts) -> None:
     path.write_text("\n".join(json.dumps({"text": t}) for t in texts))
 
 
-def test_a_glob_is_copied_once_and_again_when_it_changes(store, tmp_path, capsys):
+@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+def test_a_glob_is_copied_once_and_again_when_it_changes(store, tmp_path, capsys, request):
+    glob = f"{request.node.callspec.params['store']}://bucket/text/*.jsonl"
     for name, texts in (("a", TEXTS[:30]), ("b", TEXTS[30:])):
         write(tmp_path / f"{name}.jsonl", texts)
         store.put(str(tmp_path / f"{name}.jsonl"), f"bucket/text/{name}.jsonl")
     here = files.load(str(tmp_path / "*.jsonl"), 0.2)
-    there = files.load("s3://bucket/text/*.jsonl", 0.2)
+    there = files.load(glob, 0.2)
     assert there == here
     assert "copying 2 files" in capsys.readouterr().err
-    assert files.load("s3://bucket/text/*.jsonl", 0.2) == here
+    assert files.load(glob, 0.2) == here
     assert "copying" not in capsys.readouterr().err
     write(tmp_path / "b.jsonl", TEXTS[31:] + ["new"])
     store.put(str(tmp_path / "b.jsonl"), "bucket/text/b.jsonl")
     store.invalidate_cache()
-    assert files.load("s3://bucket/text/*.jsonl", 0.2) != here
+    assert files.load(glob, 0.2) != here
     assert "copying 1 files" in capsys.readouterr().err
 
 
