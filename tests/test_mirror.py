@@ -1,6 +1,7 @@
 """Work folders behind addresses: what the store holds is the run, whatever this machine keeps."""
 
 import dataclasses
+import errno
 import itertools
 import json
 import os
@@ -215,13 +216,14 @@ def test_a_step_that_a_kill_kept_from_the_store_goes_up_at_the_next_start(machin
     left = [name for name in fs.find("/runs") if "/checkpoints/2/" in name]
     assert [name.rsplit("/", 1)[1] for name in left] == ["notes"]
     array = again.folder / "checkpoints/6/state/array"
-    for damage in (array.unlink, lambda: array.write_text("")):  # the store's is whole
-        damage()
+    for i, damage in enumerate((array.unlink, lambda: array.write_text(""))):
+        damage()  # and the store's is whole
         again = opened(address)
         again.push()
         assert here(again) == there(address) == [4, 6]
         assert array.read_text() == f"{again.folder} 6"
-    (again.folder / "checkpoints/6").rename(again.folder / "checkpoints/damaged-6")
+        assert len(list(again.folder.glob("checkpoints/damaged-6*"))) == i + 1
+    (again.folder / "checkpoints/6").rename(again.folder / "checkpoints/moved")
     assert here(opened(address)) == [4, 6]
 
 
@@ -337,3 +339,10 @@ def test_a_store_that_fails_is_tried_again_and_then_named(machine, address, monk
     assert here(run) == [2] and there(address) == []
     opened(address).push()
     assert there(address) == [2]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stored, "get", full)
+    with pytest.raises(CannotSave, match=f"no room for copies in {machine('another')}: set ISO"):
+        opened(address)

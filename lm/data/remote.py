@@ -65,7 +65,7 @@ def asked(path: str, ask, verb: str = "read") -> Any:
         raise
     except Exception as e:  # each store has errors of its own
         if getattr(e, "errno", None) == errno.ENOSPC:
-            raise CannotSave(f"no room for copies in {_root()}: set ISOFLOP_CACHE") from e
+            raise CannotSave(f"no room for copies in {cache()}: set ISOFLOP_CACHE") from e
         reason = (str(e) or type(e).__name__).splitlines()[0]
         raise BadInput(
             f"cannot {verb} {path} ({reason}): check the address and your credentials"

@@ -74,16 +74,16 @@ class Mirror:
 
     def _pull(self, fs, key: str) -> None:
         sizes = store.listing(fs, key)
-        listed, here = store.steps(fs, key, sizes), self._here()
+        listed = store.steps(fs, key, sizes)
         for step in (s for s, found in listed.items() if not found.whole):
             warn(f"{self.address}/{step} is left out: not all that its list names is there")
         there = {s: found for s, found in listed.items() if found.whole}
+        damaged, here = self._set_damaged_aside(there), self._here()
         if listed and not there and not here:
             raise BadInput(
                 f"no step behind {self.address} is whole: restore the files there, or remove "
                 f"{CHECKPOINTS} to start from the beginning"
             )
-        damaged = self._damaged(there)
         # Of steps that are known, those that are not here were left behind by checkpoint.keep.
         wins = (
             bool(self._unknown(there, here))
@@ -108,7 +108,7 @@ class Mirror:
                 f"rid of them, delete them in {self.folder} too"
             )
         get = [s for s in there if wins or s.startswith(TRUNK) or s in damaged]
-        have = self._here().keys() - damaged
+        have = self._here()
         self._get_small(fs, key, [n for n in store.small(sizes) if wins or not self._has(n)])
         for step in (s for s in get if s not in have):
             self._get_step(fs, key, step, there[step])
@@ -214,16 +214,20 @@ class Mirror:
         ours = [self._note(), {s: found.sha256 for s, found in here.items()}]
         return [s for s, f in there.items() if all(known.get(s) != f.sha256 for known in ours)]
 
-    def _damaged(self, there: Found) -> set[str]:
-        """Returns the newest checkpoints that are damaged here and whole in the store; says so."""
-        steps, found = Steps(self.folder / CHECKPOINTS), set()
+    def _set_damaged_aside(self, there: Found) -> list[str]:
+        """Renames the newest checkpoints that are damaged here and whole in the store; returns
+        them."""
+        steps, found = Steps(self.folder / CHECKPOINTS), []
         for n in steps.all():
             lines = checksums.damage(steps.path(n))
             if not lines:
                 break
             if f"{CHECKPOINTS}/{n}" in there:
-                warn(f"{steps.path(n)} is damaged ({'; '.join(lines)}) and is copied again")
-                found.add(f"{CHECKPOINTS}/{n}")
+                found.append(f"{CHECKPOINTS}/{n}")
+                warn(
+                    f"step {n} is damaged here ({'; '.join(lines)}): it is kept as "
+                    f"{steps.set_aside(n)} and copied again"
+                )
         return found
 
     def _is_another_run(self, fs, key: str, sizes: dict[str, int]) -> bool:
