@@ -23,6 +23,7 @@ another tokenizer is refused. Documents that equal an earlier one are counted, a
 --near_duplicates those that nearly do (MinHash), also across the splits; nothing is left out.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ from absl import flags
 
 from experiments import cli
 from lm.errors import BadInput, Stopped
-from lm.progress import clock, say
+from lm.progress import Progress, clock, say
 
 PATH = flags.DEFINE_string("path", None, "glob of files: text, .jsonl, .parquet; .gz and .zst")
 SOURCE = flags.DEFINE_enum(
@@ -172,14 +173,23 @@ def _tokenizer(inputs):
     from lm.data import tokenizer, tokenizer_json
     from lm.data.inputs import Place
 
-    texts = lambda: (piece.text for piece in inputs.pieces(Place()))
     if TOKENIZER.value != "bpe":
-        encoded = (text.encode() for text in texts())
+        encoded = (piece.text.encode() for piece in inputs.pieces(Place()))
         return tokenizer.make(TOKENIZER.value or "", encoded, "--tokenizer (or bpe)")
     started = time.monotonic()
     say(f"training a bpe of {VOCAB_SIZE.value} tokens")
-    sample = texts() if BPE_MB.value is None else tokenizer_json.sample(texts(), BPE_MB.value * 1e6)
-    bpe = tokenizer_json.train_bpe(sample, VOCAB_SIZE.value or 0)
+    progress = Progress("reading for the bpe", 100, unit="%")
+
+    def read():
+        for piece in inputs.pieces(Place()):
+            progress.update(100 * piece.read // max(inputs.size, 1))
+            yield piece.text
+
+    with contextlib.closing(progress):
+        sample = (
+            read() if BPE_MB.value is None else tokenizer_json.sample(read(), BPE_MB.value * 1e6)
+        )
+        bpe = tokenizer_json.train_bpe(sample, VOCAB_SIZE.value or 0)
     say(f"trained the bpe in {clock(time.monotonic() - started)}")
     return bpe
 

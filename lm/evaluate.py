@@ -1,5 +1,7 @@
 """Evaluation on the whole validation split, every target once."""
 
+import contextlib
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,10 +11,10 @@ import numpy as np
 
 from lm import group
 from lm.config import Config
-from lm.data.build import Dataset
+from lm.data.build import Batch, Dataset
 from lm.layout import Layout
 from lm.model.transformer import Model
-from lm.progress import say
+from lm.progress import Progress, say
 from lm.train.step import make_evaluate
 
 
@@ -56,10 +58,17 @@ class Evaluator:
         run = self._compiled
         # Sums of a batch in float32 on the device, of all batches in float64 here.
         # One at a time: simulated devices with two batches at once wait for each other for ever.
-        loss_sum = lambda b: float(np.asarray(run(params, self._layout.put_batch(b))))
-        sums = {
-            name: math.fsum(loss_sum(b) for b in batches) for name, batches in self._batches.items()
-        }
+        n_batches = sum(map(len, self._batches.values()))
+        progress = Progress("evaluating", n_batches, unit="batch", stays=False)
+        done = itertools.count(1)
+
+        def loss_sum(batch: Batch) -> float:
+            found = float(np.asarray(run(params, self._layout.put_batch(batch))))
+            progress.update(next(done))
+            return found
+
+        with contextlib.closing(progress):
+            sums = {name: math.fsum(map(loss_sum, b)) for name, b in self._batches.items()}
         dataset, total = self._dataset, math.fsum(sums.values())
         n_bytes = dataset.validation_bytes
         return Evaluation(

@@ -28,16 +28,19 @@ def warn(text: str) -> None:
 
 
 class Progress:
-    """Counts work done and says how long the rest will take."""
+    """Counts work done and says how long the rest will take. stays: the bar does, when it ends."""
 
-    def __init__(self, what: str, total: int, done: int = 0, unit: str = "step"):
+    def __init__(
+        self, what: str, total: int, done: int = 0, unit: str = "step", stays: bool = True
+    ):
         self._what, self._total, self._first, self._unit = what, total, done, unit
         self._started = self._last_line = time.monotonic()
         self._bar = None
         if sys.stderr.isatty() and not _quiet:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, initial=done, desc=what, unit=unit, dynamic_ncols=True)
+            settings = dict(desc=what, unit=unit, leave=stays, dynamic_ncols=True)
+            self._bar = tqdm(total=total, initial=done, **settings)
 
     def update(self, done: int, note: str = "") -> None:
         """Says that `done` of the total are done, with a few words of how it goes."""

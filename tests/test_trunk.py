@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm import budget
+from lm import budget, progress
 from lm.config import CheckpointConfig, Config, EvalConfig, LogConfig, default_config, freeze
 from lm.errors import BadInput
 from lm.sweep import pool, table
@@ -16,6 +16,7 @@ from lm.sweep.points import make_points
 from lm.train import loop, memory, trunk
 from lm.train.checkpoint import Checkpoints, restore_params
 from lm.train.run import train
+from lm.train.workdir import run_id
 
 TIMES = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 PEAK = 1e9  # FLOP/s
@@ -51,6 +52,31 @@ def short(tmp_path_factory):
     return folder
 
 
+def test_files_have_the_fields_that_others_read(short):
+    read = lambda name: json.loads((short / name).read_text())
+    rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
+    logged, evaluated = ([r for r in rows if name in r] for name in ("loss", "eval_loss"))
+    assert [r["step"] for r in logged] == list(range(1, 9))
+    assert [r["step"] for r in evaluated] == [4, 8]
+    assert logged[0].keys() >= {
+        "step", "n_tokens", "loss", "lr", "grad_norm", "tokens_per_second", "mfu", "seconds",
+    }  # fmt: skip
+    assert evaluated[0].keys() == {"step", "eval_loss", "eval_bits_per_byte"}
+    result, saved = read("result.json"), read("config.json")
+    assert result.keys() == {
+        "run_id", "n_params", "n_params_non_embedding", "n_tokens", "flops",
+        "flops_full_attention", "flops_6nd", "train_loss", "eval_loss", "eval_bits_per_byte",
+        "steps", "seconds", "tokens_per_second", "mfu", "peak_memory_bytes", "status",
+    }  # fmt: skip
+    assert (result["status"], result["steps"], result["n_tokens"]) == ("finished", 8, 8 * 4 * 16)
+    assert result["train_loss"] == logged[-1]["loss"]  # the last twentieth: one step
+    assert result["eval_loss"] == evaluated[-1]["eval_loss"]
+    assert result["eval_bits_per_byte"] is None  # symbols are no text
+    facts = saved.pop("provenance")
+    assert result["run_id"] == run_id(freeze(saved)) and len(facts["corpus_sha256"]) == 64
+    assert {"versions", "git"} <= facts.keys() and facts["versions"]["jax"] == jax.__version__
+
+
 def test_mfu_is_the_models_flops_a_second_over_the_peak(short):
     rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
     rows = [*(r for r in rows if "loss" in r), json.loads((short / "result.json").read_text())]
@@ -60,10 +86,12 @@ def test_mfu_is_the_models_flops_a_second_over_the_peak(short):
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * flops / PEAK)
 
 
-def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys):
+def test_a_branch_ends_with_the_bits_of_a_run_of_its_own(short, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     train(config(16), tmp_path / "own")
     said = capsys.readouterr().err
     assert "1 of 8 devices are used: set mesh.data=-1 for all" in said
+    assert "own: step 16 of 16, loss" in said and "evaluating: batch 2 of 2, 0 s left" in said
     # Matrices and the embedding: 32 x 8, 4 x 8 x 8 and 3 x 8 x 16; not the three norms.
     assert "weight decay 0.1 on 896 of 920 values" in said and "mesh:" not in said
     train(config(16), tmp_path / "branch", short)
