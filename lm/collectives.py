@@ -7,11 +7,11 @@ is the one-device reference. Gradients come from JAX's rules for values that var
 """
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from lm.layout import DATA, MODEL
@@ -60,11 +60,27 @@ def total(x: jax.Array, *axes: str) -> jax.Array:
     return lax.psum(x, axes) if axes else x
 
 
-def reduced(gradient: jax.Array, spec: Iterable, reduce: str) -> jax.Array:
-    """Returns a parameter's gradient summed over the devices that hold the same part of it."""
-    axes = [axis for axis in _split_axes() if axis not in spec]
-    summed = total(gradient.astype(reduce), *axes) if axes else gradient
-    return summed.astype(gradient.dtype)
+def reduced(gradients: Any, specs: Any, reduce: str, as_one: bool) -> Any:
+    """Returns parameters' gradients, each summed over the devices that hold the same part of it.
+
+    as_one: those that cross the same axes are summed as one array, for networks where the start of
+    a sum costs more than its bytes.
+    """
+    narrow = jax.tree.map(lambda g: g.astype(reduce), gradients)
+    crosses = lambda g, spec: frozenset(_split_axes()) & _varies_over(g) - frozenset(spec)
+    crossed = jax.tree.leaves(jax.tree.map(crosses, narrow, specs))
+    summed, tree = jax.tree.flatten(narrow)
+    for their in dict.fromkeys(crossed):
+        members = [i for i, its in enumerate(crossed) if its == their]
+        axes = [a for a in _split_axes() if a in their]  # in one order, on every host
+        if axes and as_one:
+            flat = total(jnp.concatenate([summed[i].ravel() for i in members]), *axes)
+            parts = jnp.split(flat, np.cumsum([summed[i].size for i in members])[:-1])
+        else:
+            parts = [total(summed[i], *axes) for i in members]
+        for i, part in zip(members, parts, strict=True):
+            summed[i] = part.reshape(summed[i].shape)
+    return jax.tree.map(lambda s, g: s.astype(g.dtype), jax.tree.unflatten(tree, summed), gradients)
 
 
 def largest(x: jax.Array, axis: str) -> jax.Array:

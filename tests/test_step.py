@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from test_model import V, close, tiny
 
+from lm.collectives import axis_index, reduced, varying
 from lm.config import (
     Config,
     MeshConfig,
@@ -204,6 +205,30 @@ def test_a_batch_without_valid_tokens_changes_nothing():
     state, metrics = jit_step(run.c, run.model, run.tx, 10, run.layout)(state, empty)
     assert (metrics["loss"], metrics["grad_norm"], metrics["clip"]) == (0, 0, 1)
     jax.tree.map(np.testing.assert_array_equal, state.params, before.params)
+
+
+def test_gradients_summed_as_one_array_have_the_same_bits():
+    layout = make_layout(MeshConfig(data=2, model=2, pipe=2))
+    rng = np.random.default_rng(0)
+    specs = {"a": P(), "b": P(None, MODEL_AXIS), "c": P("pipe"), "d": P(), "whole": P()}
+    grads = {
+        name: rng.normal(size=(2, 4) if name in "bc" else (5,)).astype(np.float32) for name in specs
+    }
+    grads["d"] = grads["d"].reshape(5, 1)
+
+    def summed(as_one: bool):
+        def own(tree):  # of each device its own, but one that is the same on all
+            place = sum((i + 2) * axis_index(a) for i, a in enumerate(layout.mesh.axis_names))
+            mine = jax.tree.map(lambda g: g * (1 + jnp.float32(place)), varying(tree))
+            return reduced(mine | {"whole": tree["whole"]}, specs, "bfloat16", as_one)
+
+        return jax.jit(layout.on_devices(own, (specs,), specs))
+
+    with jax.set_mesh(layout.mesh):
+        jax.tree.map(np.testing.assert_array_equal, summed(True)(grads), summed(False)(grads))
+        texts = [summed(as_one).lower(grads).as_text() for as_one in (True, False)]
+    assert [text.count("stablehlo.all_reduce") for text in texts] == [3, 4]
+    assert not layout.over_sockets
 
 
 def test_clip_factor():

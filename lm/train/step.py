@@ -83,8 +83,7 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
         else:
             loss, grads = local(varying(params), batch, scale, own_key(key))
             norm = None
-            reduce = lambda g, spec: reduced(g, spec, model.reduce)
-            grads = jax.tree.map(reduce, grads, specs)
+            grads = reduced(grads, specs, model.reduce, as_one=layout.over_sockets)
             loss = jax.tree.map(lambda x: total(x, DATA, PIPE), loss)
         squares = grads["blocks"].pop(probe.PROBE, None)
         if loss_scale is not None:
