@@ -39,7 +39,7 @@ def config(mixture):
     return freeze(c)
 
 
-def test_a_packed_mixture_of_token_folders(tmp_path):
+def test_a_packed_mixture_of_token_folders(tmp_path, capsys):
     mixture = (
         (tokens(tmp_path, "easy", "aaaaaaaaaaaa"), 3),
         (tokens(tmp_path, "hard", "qzxjkvbw"), 1),
@@ -58,6 +58,9 @@ def test_a_packed_mixture_of_token_folders(tmp_path):
     from lm.data.build import build
 
     parts = build(c.data, c.length, c.seed).parts
+    drawn = {"easy": 72, "hard": 24}  # of 12 x 8 sequences, as 3 to 1
+    passed = (f"{name} {n / parts[name].n_train_sequences:.2f}" for name, n in drawn.items())
+    assert f"epochs: {', '.join(passed)}\n" in capsys.readouterr().err
     n = {name: part.n_validation_tokens for name, part in parts.items()}
     mean = sum(n[name] * by_source[name] for name in n) / sum(n.values())
     assert math.isclose(result["eval_loss"], mean, rel_tol=1e-12)

@@ -79,11 +79,13 @@ def test_a_restart_goes_on_in_the_same_tensorboard_run(run, tmp_path):
     for step in (6, 7):
         first.write({"step": step, "loss": -1.0})  # of steps that a kill throws away
     first.close()
+    (tmp_path / "tensorboard" / "notes").write_text("a person's")
     again = TensorBoard(tmp_path)
     for row in (r for r in rows(run) if r["step"] > 5):
         again.write(row)
     again.close()
     assert tracked(tmp_path) == tracked(run)
+    assert (tmp_path / "tensorboard" / "notes").exists()
 
 
 def test_weights_and_biases_keeps_one_run(run, tmp_path, monkeypatch, capsys):

@@ -52,6 +52,14 @@ class Mixed(Rows):
         return _gathered([(r, source == s, own) for s, r in enumerate(self.sources)])
 
 
+def epochs(mixed: Dataset, n_sequences: int) -> dict[str, float]:
+    """How often the first n_sequences of a mixture go through each source, by name."""
+    assert isinstance(mixed.train, Mixed)
+    drawn = n_sequences * mixed.train.counts / BLOCK
+    sizes = [part.n_train_sequences or 1 for part in mixed.parts.values()]
+    return dict(zip(mixed.parts, (drawn / sizes).tolist(), strict=True))
+
+
 @dataclass(frozen=True)
 class Chained(Rows):
     """The rows of several sources one after another; those past the last have weight zero."""

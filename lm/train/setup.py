@@ -8,6 +8,7 @@ import jax
 from lm import budget, group
 from lm.config import FUSED_ATTENTION, Config
 from lm.config_checks import check_axes
+from lm.data import mixture
 from lm.data.build import Dataset
 from lm.data.build import build as build_data
 from lm.errors import BadInput
@@ -104,6 +105,9 @@ def _tell(run: Run) -> None:
             f"pipeline.microbatches {c.pipeline.microbatches} cuts nothing with mesh.pipe 1: "
             "train.accumulate would"
         )
+    if run.dataset.parts:
+        passed = mixture.epochs(run.dataset, run.horizon.sequences(run.horizon.steps))
+        say(f"epochs: {', '.join(f'{name} {n:.2f}' for name, n in passed.items())}")
     say(f"{groups.told(c.optim, run.model.table)} (--explain_optimizer lists them)")
 
 

@@ -7,7 +7,6 @@ nothing is read back from them.
 import contextlib
 import io
 import json
-import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +69,8 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         folder = workdir / TENSORBOARD
-        shutil.rmtree(folder, ignore_errors=True)
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
         self._writer = Writer(str(folder))
         metrics = workdir / "metrics.jsonl"
         for line in metrics.read_text().splitlines() if metrics.exists() else ():
