@@ -22,7 +22,8 @@ memory    Each product reads both its factors and writes its result once, W byte
           its backward is written once and read once more, and so is what the input part of a
           backward leaves for its weight part.
 
-The embedding crosses `data` as rows or as a table, whichever is smaller (lm/model/embedding.py).
+What tokens find in an embedding crosses `data`, or its table where that is smaller
+(lm/model/embedding.py).
 """
 
 import math
@@ -282,7 +283,7 @@ class Pieces:
     def _look_up(self, t: Tally, rows: int, ids: int, backward: bool) -> None:
         """Adds what it costs to find so many rows of a table for each token, and their sum."""
         n, d = self.tokens, self.config.model.d_model
-        by_table = not self.sharded or n * ids > rows
+        by_table = not self.sharded or n > rows
         if self.sharded and by_table:
             kind, width = ("reduce-scatter", self.r) if backward else ("all-gather", self.w)
             self.exchange(t, kind, (DATA,), width * rows * d)

@@ -68,7 +68,7 @@ def compiled():
     """Config and compile report of `tiny` on three meshes of four chips."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed")
-    ngrams = {"model__ngram_order": 3, "model__ngram_rows": 512}
+    ngrams = {"model__ngram_order": 3, "model__ngram_rows": 96}
     configs = [config(mesh, pipeline__microbatches=2, **ngrams) for mesh in MESHES]
     reports = apart("compiling", compile_all, [to_dict(c) for c in configs])
     return dict(zip(MESHES, zip(configs, reports, strict=True), strict=True))
@@ -107,6 +107,17 @@ def test_memory_is_that_of_the_compiled_program_within_a_factor(compiled, mesh):
 
 
 # By hand
+
+
+@pytest.mark.parametrize("n_rows, times", [(48, 1), (96, 2)])
+def test_a_table_crosses_where_it_is_smaller_than_what_tokens_find_in_it(n_rows, times):
+    # Each of 64 tokens has a pair and a triple, whose rows are added up before they cross.
+    ngrams = {"model__ngram_order": 3, "model__ngram_rows": n_rows}
+    c = config((4, 1, 1), **ngrams)
+    pieces = Pieces(c, make_layout(c.mesh, on_paper("v5e:2x2").devices))
+    assert pieces.tokens == 64 and pieces.vocab == 256
+    found = [what for what in pieces.embed().collectives.elements() if what.kind == "all-to-all"]
+    assert len(found) == times
 
 
 def test_parts_of_a_step_hold_a_gradient_beside_the_sum_where_it_is_whole():

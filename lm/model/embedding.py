@@ -57,11 +57,10 @@ def look_up(p: jax.Array, row: ParamSpec, ids_BT: jax.Array, compute: str, reduc
 
     The gradient adds up in float32. With the vocabulary split over `model`, each device gives the
     rows it has and the sum over devices is scattered over time. With the width split over `data`,
-    what is smaller crosses devices: the table, or every device's columns of the rows that each
-    asks for.
+    what is smaller crosses devices: the table, or every device's columns of what each token finds.
     """
-    split = row.shape[1] != p.shape[1]
-    if split and ids_BT.size > p.shape[0]:
+    split, n_tokens = row.shape[1] != p.shape[1], ids_BT.shape[0] * ids_BT.shape[1]
+    if split and n_tokens > p.shape[0]:
         p, split = whole(p, row, compute, reduce), False
     ids = lax.all_gather(ids_BT, DATA) if split else ids_BT
     x = _own_rows(p.astype(wide(compute)), ids)
