@@ -103,6 +103,7 @@ def by_data(changes, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("together") / "run"
     code, stdout, stderr = run(changes | {"mesh.data": 4}, workdir)
     assert code == 0, stderr
+    said_once(stderr, "fully sharded between CPUs", "mesh.fully_sharded=false")
     return workdir, stdout
 
 

@@ -19,6 +19,7 @@ from lm.optim import groups, schedules
 from lm.optim.build import OPTIMIZERS
 from lm.optim.build import build as build_optimizer
 from lm.optim.stale import stale
+from lm.train import setup
 from lm.train.state import evaluated
 from lm.train.step import jit_step, make_gradients
 
@@ -275,3 +276,12 @@ def test_warm_up_in_steps_is_the_same_for_every_length():
         np.testing.assert_allclose(got[:4], 2.0 * np.arange(1, 5) / 4, rtol=1e-6)
         assert (got[3 : n - n // 5] == 2.0).all() and got[n - n // 5] < 2.0
     assert rates(3, warmup_steps=9, schedule="linear").max() == 2.0
+
+
+def test_phases_that_do_not_fit_into_the_run_are_refused_with_both_numbers():
+    build = lambda **optim: setup.build(config(MeshConfig(), **optim), None)
+    with pytest.raises(BadInput, match="optim.warmup_steps 11 with 10 steps: the peak would never"):
+        build(warmup_steps=11)
+    with pytest.raises(BadInput, match="warmup_steps 9 and .* 0.2 of 10 steps overlap"):
+        build(schedule="wsd", warmup_steps=9, decay_fraction=0.2)
+    assert build(schedule="wsd", warmup_steps=8, decay_fraction=0.2).horizon.steps == 10

@@ -217,8 +217,11 @@ def test_sigterm_saves_and_the_next_start_goes_on(text, tmp_path, uninterrupted)
     assert json.loads((workdir / "result.json").read_text())["status"] == "stopped"
     stopped_at = max(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
     assert stopped_at >= 40 and stopped_at % 30 != 0
-    assert run(text, workdir).returncode == 0
+    done = run(text, workdir)
+    assert done.returncode == 0
     got = outcome(workdir)
+    rate = next(r["lr"] for r in got["rows"] if r["step"] == stopped_at + 1)
+    assert f"going on from step {stopped_at}, learning rate {rate:.4g}" in done.stderr
     assert got["state"] == uninterrupted["state"] and got["result"] == uninterrupted["result"]
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from lm import budget, group
-from lm.config import FUSED_ATTENTION, Config
+from lm.config import FUSED_ATTENTION, Config, OptimConfig
 from lm.config_checks import check_axes
 from lm.data import mixture
 from lm.data.build import Dataset
@@ -63,18 +63,33 @@ def model_of(c: Config) -> transformer.Model:
 
 def build(c: Config, dataset: Dataset | None, layout: Layout | None = None) -> Run:
     """Returns the run's parts on this process's devices; raises BadInput where `check` does,
-    and for a run in which every gradient would come too late."""
+    and for a run that is too short for its schedule or its late gradients."""
     layout = layout or make_layout(c.mesh)
     check(c, layout)
     horizon = budget.horizon(c)
-    if c.optim.staleness >= horizon.steps:
-        raise BadInput(
-            f"optim.staleness {c.optim.staleness} with {horizon.steps} steps: no gradient would "
-            "ever be used; lower it or train for longer"
-        )
+    _check_length(c.optim, horizon.steps)
     model = model_of(c)
     tx = build_optimizer(c.optim, model.table, c.precision)
     return Run(c, dataset, layout, model, tx, horizon)
+
+
+def _check_length(o: OptimConfig, steps: int) -> None:
+    if o.staleness >= steps:
+        raise BadInput(
+            f"optim.staleness {o.staleness} with {steps} steps: no gradient would ever be used; "
+            "lower it or train for longer"
+        )
+    warmup = o.warmup_steps or 0  # a fraction is one of any length
+    if warmup > steps:
+        raise BadInput(
+            f"optim.warmup_steps {warmup} with {steps} steps: the peak would never be reached; "
+            "lower it or train for longer"
+        )
+    if o.schedule == "wsd" and warmup and warmup + o.decay_fraction * steps > steps * (1 + 1e-12):
+        raise BadInput(
+            f"optim.warmup_steps {warmup} and optim.decay_fraction {o.decay_fraction} of {steps} "
+            "steps overlap: lower one of them or train for longer"
+        )
 
 
 def on_this_machine(c: Config, ended: bool = False) -> Run:
