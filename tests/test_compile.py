@@ -144,7 +144,7 @@ class Lowered(Exception):
 
 
 def test_training_and_compile_lower_to_the_same_text(tmp_path, monkeypatch):
-    from lm.train import loop
+    from lm.train import loop, run
 
     (tmp_path / "text.txt").write_text("All work and no play makes Jack a dull boy. " * 200)
     data = {"data__source": "files", "data__path": str(tmp_path / "text.txt"), "mesh__data": 4}
@@ -159,7 +159,7 @@ def test_training_and_compile_lower_to_the_same_text(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "jit_step", stopping)
     with pytest.raises(Lowered) as e:
-        loop.train(tiny_config(**data, model__vocab_size=None), tmp_path / "run")
+        run.train(tiny_config(**data, model__vocab_size=None), tmp_path / "run")
     c = tiny_config(**data, model__vocab_size=256)  # bytes
     lowered, _ = compiled.lower(c, make_layout(c.mesh, jax.devices()))
     assert lowered.as_text() == e.value.args[0]
