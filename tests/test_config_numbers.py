@@ -128,7 +128,10 @@ def test_memory_that_is_not_known_refuses_nothing_and_rows_of_an_evaluation_coun
     memory.check(freeze(changed()), eval_rows=100)
     with pytest.raises(BadInput, match="what 100,000 sequences bring to a layer 12.21 GiB"):
         memory.check(freeze(changed()), eval_rows=100_000)
-    memory.check(freeze(changed(pipeline_microbatches=100)), eval_rows=100_000)
+    parts = {"pipeline_microbatches": 100, "mesh_pipe": 2}
+    memory.check(freeze(changed(**parts)), eval_rows=100_000)
+    with pytest.raises(BadInput, match="what 100,000 sequences bring"):
+        memory.check(freeze(changed(**parts | {"mesh_pipe": 1})), eval_rows=100_000)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def check(c: Config, processes: int = 1, eval_rows: int = 0) -> None:
     positions = {"rope": m.head_dim, "sinusoidal": m.d_model}.get(m.position, 0) * m.max_length
     state = 4 * n * copies / processes + 8 * positions  # angles are made in float64
     batch = max(t.batch_size, *(rows for _, rows in t.batch_growth), 0)
-    parts = c.pipeline.microbatches
+    parts = c.pipeline.microbatches if c.mesh.pipe > 1 else 1
     rows = max(batch // max(t.accumulate, parts), eval_rows // parts)
     layer = rows * m.d_model * jnp.dtype(c.precision.compute).itemsize
     given = (layer + 12 * batch) * c.length // processes  # tokens, targets and weights are 12 bytes
