@@ -102,6 +102,12 @@ def uninterrupted(text, tmp_path_factory) -> dict:
     return outcome(workdir)
 
 
+def check_whole(workdir: Path) -> None:
+    """A file under its final name is whole; what a kill cut off is hidden and ends in .tmp."""
+    for path in workdir.glob("[!.]*.json"):
+        json.loads(path.read_text())
+
+
 def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -114,10 +120,11 @@ def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: in
     for step in plan:
         delay = rng.uniform(0.1, 4.0) if step is None else rng.uniform(0.0, 0.05)
         killed += kill_at(text, workdir, step, delay)
-        assert not list(workdir.glob("*.tmp")), "a half-written file has its final name"
+        check_whole(workdir)
     assert killed >= n_kills - 1, "kills came after the end: nothing was tested"
     done = run(text, workdir)
     assert done.returncode == 0, done.stderr
+    assert not list(workdir.rglob(".*.tmp")), "what kills left half-written stays"
     got = outcome(workdir)
     assert [r["step"] for r in got["rows"]] == [r["step"] for r in uninterrupted["rows"]]
     assert got["rows"] == uninterrupted["rows"]
@@ -159,8 +166,7 @@ class Killer:
     def kill(self, pid: int) -> bool:
         os.kill(pid, signal.SIGKILL)
         killed = self.runs.ended(pid) == -signal.SIGKILL
-        for path in self.workdir.glob("[!.]*.json"):
-            json.loads(path.read_text())  # a file under its final name is whole
+        check_whole(self.workdir)
         return killed
 
     def saving(self) -> list[Path]:
