@@ -14,6 +14,7 @@ from lm import chips
 from lm.config import Config, to_dict
 from lm.errors import BadInput
 from lm.laws.figures import style
+from lm.layout import AXES, PIPE
 from lm.progress import Progress, say
 from lm.whole_file import write as write_file
 
@@ -125,9 +126,7 @@ def _row(topology: str, choice: Choice, e: Estimate, n: int) -> dict[str, Any]:
     assert tokens is not None
     return {
         "topology": topology,
-        "data": choice.data,
-        "model": choice.model,
-        "pipe": choice.pipe,
+        **dict(zip(AXES, choice.mesh[:3], strict=True)),
         "microbatches": choice.microbatches,
         "step_seconds": e.prediction.step,
         "bound": e.prediction.bound,
@@ -146,9 +145,9 @@ def _is_point(report: dict[str, Any], row: dict[str, Any], chip: str) -> bool:
         report["chip"] == chip
         and report["n_chips"] == row["chips"]
         and report["batch_size"] == row["batch_size"]
-        and all(mesh[axis] == row[axis] for axis in ("data", "model", "pipe"))
+        and all(mesh[axis] == row[axis] for axis in AXES)
         and report["fully_sharded"]
-        and (row["pipe"] == 1 or c["pipeline"]["schedule"] == "1f1b")
+        and (row[PIPE] == 1 or c["pipeline"]["schedule"] == "1f1b")
     )
 
 

@@ -20,7 +20,7 @@ import math
 from launch.pieces import Pieces
 from lm.loss import logits_bytes
 from lm.pipeline.program import Program
-from lm.train.reproducible import VIRTUAL_SHARDS
+from lm.train import reproducible
 
 
 def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
@@ -62,7 +62,7 @@ def footprint(pieces: Pieces, program: Program | None) -> dict[str, int]:
 def _reproducible(pieces: Pieces) -> int:
     """Returns the bytes of whole gradients, and of whole weights where a device holds a part."""
     data = pieces.layout.data_size
-    parts = VIRTUAL_SHARDS // data
+    parts = reproducible.parts(pieces.config.train) // data
     whole = 4 * sum(math.prod(row.shape) for _, row, *_ in pieces.parameters)
     gathered = pieces.layout.fully_sharded and data > 1
     return whole * (parts + (parts > 1) + gathered)

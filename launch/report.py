@@ -15,7 +15,7 @@ from launch.roofline import outlook, predict
 from launch.tally import Tally, tally
 from launch.topology import Machine
 from lm import budget
-from lm.device_order import n_slices, slice_of, slow_axis
+from lm.device_order import n_slices, slice_of
 
 ATTENTION_CALLS = ("tpu_custom_call", "__cudnn$fmha")  # custom calls that attention can run in
 
@@ -38,8 +38,7 @@ def describe(m: Machine, run: Any, compiled: Compiled) -> dict[str, Any]:
     c, layout = run.config, run.layout
     mesh = dict(layout.mesh.shape)
     placed = list(layout.mesh.devices.flat)
-    slices = n_slices(placed)
-    slow = slow_axis(mesh, slices)
+    slices, slow = n_slices(placed), layout.slow_axis
     program = parse(compiled.text)
     inside, numbered = mesh, placed
     if program.n_partitions < len(placed):

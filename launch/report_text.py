@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from lm.layout import DATA
+
 
 def text(report: dict[str, Any]) -> str:
     """Returns the report as lines of text."""
@@ -28,7 +30,7 @@ def size(n: float) -> str:
 
 def _machine(r: dict[str, Any]) -> list[str]:
     mesh = " x ".join(f"{axis} {n}" for axis, n in r["mesh"].items() if n > 1) or "one device"
-    sharded = ", fully sharded" if r["fully_sharded"] and r["mesh"].get("data", 1) > 1 else ""
+    sharded = ", fully sharded" if r["fully_sharded"] and r["mesh"].get(DATA, 1) > 1 else ""
     slices = f", {r['n_slices']} slices along {r['slow_axis']}" if r["n_slices"] > 1 else ""
     return [
         f"{r['topology']}: {r['n_chips']} chips, mesh {mesh}{sharded}{slices}; {r['n_params']:,} "

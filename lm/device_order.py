@@ -1,8 +1,8 @@
 """Which device takes which place of a mesh: neighbours on the mesh are joined by fast links.
 
-Tensor parallelism talks most, data parallelism next, a pipeline least: axes get physical rings in
-that order. Machines of several slices (fast inside, a slow network between) lay one axis across
-the slices: `pipe` where its size allows, since a pipeline sends least, otherwise `data`.
+`by_traffic` are the mesh's axes, the one that sends least first: physical rings are given out from
+its end. Machines of several slices (fast inside, a slow network between) lay one axis across them:
+the first whose size allows it, and never the last, which talks all the time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,6 @@ import numpy as np
 
 from lm import progress
 from lm.errors import BadInput
-
-BY_TRAFFIC = ("pipe", "data", "model")  # the least first
 
 
 def slice_of(device: Any) -> int:
@@ -29,33 +27,37 @@ def n_slices(devices: Sequence[Any]) -> int:
     return len({slice_of(d) for d in devices})
 
 
-def slow_axis(sizes: Mapping[str, int], slices: int) -> str | None:
+def slow_axis(sizes: Mapping[str, int], slices: int, by_traffic: Sequence[str]) -> str | None:
     """Returns the mesh axis that crosses the slow network, None with one slice.
 
     Raises BadInput where no axis is a multiple of the number of slices.
     """
     if slices == 1:
         return None
-    for axis in ("pipe", "data"):
+    *able, _ = by_traffic
+    for axis in able:
         if sizes[axis] % slices == 0:
             return axis
+    neither = " nor ".join(f"mesh.{axis} {sizes[axis]}" for axis in able)
     raise BadInput(
-        f"{slices} slices: neither mesh.pipe {sizes['pipe']} nor mesh.data {sizes['data']} is a "
-        f"multiple of {slices}, and one of them has to cross the network between slices"
+        f"{slices} slices: neither {neither} is a multiple of {slices}, and one of them has to "
+        "cross the network between slices"
     )
 
 
-def arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
+def arrange(
+    devices: Sequence[Any], sizes: Mapping[str, int], by_traffic: Sequence[str]
+) -> np.ndarray:
     """Returns the devices as an array of the mesh's shape, axes in the order of `sizes`."""
+    slices = n_slices(devices)
+    slow = slow_axis(sizes, slices, by_traffic)
     ordered = np.array(sorted(devices, key=lambda d: (slice_of(d), d.id)))
     if devices[0].platform != "tpu" or len(devices) == 1:
-        return _outermost(ordered, sizes, slow_axis(sizes, n_slices(devices)))
+        return _outermost(ordered, sizes, slow, by_traffic)
     from jax.experimental import mesh_utils
 
-    slices = n_slices(devices)
-    slow = slow_axis(sizes, slices)
-    inside = [sizes[axis] // (slices if axis == slow else 1) for axis in BY_TRAFFIC]
-    across = [slices if axis == slow else 1 for axis in BY_TRAFFIC]
+    inside = [sizes[axis] // (slices if axis == slow else 1) for axis in by_traffic]
+    across = [slices if axis == slow else 1 for axis in by_traffic]
     try:
         if slow is None:
             array = mesh_utils.create_device_mesh(inside, devices, allow_split_physical_axes=True)
@@ -68,13 +70,15 @@ def arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
         progress.say(
             "no rings could be laid for this mesh on these devices: exchanges may be slower"
         )
-        return _outermost(ordered, sizes, slow)
-    return array.transpose([BY_TRAFFIC.index(axis) for axis in sizes])
+        return _outermost(ordered, sizes, slow, by_traffic)
+    return array.transpose([by_traffic.index(axis) for axis in sizes])
 
 
-def _outermost(ordered: np.ndarray, sizes: Mapping[str, int], slow: str | None) -> np.ndarray:
+def _outermost(
+    ordered: np.ndarray, sizes: Mapping[str, int], slow: str | None, by_traffic: Sequence[str]
+) -> np.ndarray:
     """Returns devices in their order, with the axis that crosses slices changing last, then those
     that send least: where slices are not known, axes that talk stay within a process."""
-    axes = sorted(BY_TRAFFIC, key=lambda axis: axis != slow)
+    axes = sorted(by_traffic, key=lambda axis: axis != slow)
     array = ordered.reshape([sizes[axis] for axis in axes])
     return array.transpose([axes.index(axis) for axis in sizes])

@@ -21,6 +21,8 @@ from lm.errors import BadInput
 from lm.model.spec import ParamSpec
 
 AXES = DATA, MODEL, PIPE = ("data", "model", "pipe")
+# The least first: a pipeline sends activations once a stage, tensor parallelism in every layer.
+BY_TRAFFIC = (PIPE, DATA, MODEL)
 
 PARAMETERS = {"heads": MODEL, "kv_heads": MODEL, "ff": MODEL, "vocab": MODEL, "layers": PIPE}
 REMEDIES = {
@@ -70,7 +72,7 @@ class Layout:
 
     @property
     def data_size(self) -> int:
-        return self.mesh.shape["data"]
+        return self.mesh.shape[DATA]
 
     @property
     def simulated(self) -> bool:
@@ -96,11 +98,16 @@ class Layout:
     def stages(self) -> int:
         return self.mesh.shape[PIPE]
 
+    @property
+    def slow_axis(self) -> str | None:
+        """The axis that crosses slices; None with one slice."""
+        return slow_axis(self.mesh.shape, n_slices(list(self.mesh.devices.flat)), BY_TRAFFIC)
+
     def told(self) -> str:
         """Returns every axis, the devices, and which axis crosses slices, in words."""
         sizes, devices = self.mesh.shape, list(self.mesh.devices.flat)
         slices = n_slices(devices)
-        slow = f"; {slow_axis(sizes, slices)} lies across {slices} slices" if slices > 1 else ""
+        slow = f"; {self.slow_axis} lies across {slices} slices" if slices > 1 else ""
         axes = ", ".join(f"{axis} {n}" for axis, n in sizes.items())
         return f"mesh: {axes} over {len(devices)} {self.platform} devices{slow}"
 
@@ -152,5 +159,5 @@ def make_layout(mesh: MeshConfig, devices: list[jax.Device] | None = None) -> La
             f"{spelled} need {needed} devices and there are {len(devices)}: change one axis, "
             "or set one of them to -1"
         )
-    places = arrange(devices[:needed], dict(zip(AXES, sizes, strict=True)))
+    places = arrange(devices[:needed], dict(zip(AXES, sizes, strict=True)), BY_TRAFFIC)
     return Layout(Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3), mesh.fully_sharded)

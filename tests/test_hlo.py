@@ -282,8 +282,9 @@ def uncached():
 def tpu(name, **sizes):
     from launch.topology import machine
     from lm.device_order import arrange
+    from lm.layout import BY_TRAFFIC
 
-    devices = arrange(machine(name).devices, sizes)
+    devices = arrange(machine(name).devices, sizes, BY_TRAFFIC)
     return jax.sharding.Mesh(devices, tuple(sizes), axis_types=(jax.sharding.AxisType.Auto,) * 3)
 
 

@@ -27,6 +27,7 @@ OPTIMIZERS: Mapping[str, Callable[[OptimConfig, Table], optax.GradientTransforma
     "muon": scale_by_muon,
     "sgd": lambda o, table: optax.trace(o.b1),
 }
+ELEMENTWISE = ("adamw", "lion", "sgd")
 ADAFACTOR_CLIP = 1.0  # part of the algorithm; optim.clip_update replaces it
 
 
@@ -35,6 +36,7 @@ class Optimizer(NamedTuple):
 
     init: Callable[[Any], Any]
     update: Callable[..., tuple[Any, Any]]
+    elementwise: bool  # an update's value needs no other value of its array
     guard: Guard | None  # None: every step counts
     ema_decay: float | None  # None: no average of the weights
 
@@ -61,4 +63,5 @@ def build(o: OptimConfig, table: Table, precision: PrecisionConfig | None = None
         )
     tx = stale(optax.chain(*steps), o.staleness)
     guard = make_guard(o, precision or PrecisionConfig())
-    return Optimizer(tx.init, tx.update, guard, o.ema_decay)
+    elementwise = o.optimizer in ELEMENTWISE and not limit
+    return Optimizer(tx.init, tx.update, elementwise, guard, o.ema_decay)

@@ -21,7 +21,6 @@ from lm.data.build import Batch, dtypes
 from lm.data.loader import prefetch
 from lm.errors import Diverged, Stopped
 from lm.evaluate import Evaluator
-from lm.optim.schedules import learning_rate
 from lm.progress import Progress, clock, say
 from lm.train import memory, skipped, trunk
 from lm.train import state as train_state
@@ -35,7 +34,7 @@ from lm.train.profile import Profile
 from lm.train.setup import Run
 from lm.train.standing import Standing, finite, result
 from lm.train.start import started
-from lm.train.step import growth_factor, jit_step
+from lm.train.step import jit_step, learning_rate
 from lm.train.stop import StopSignals
 from lm.train.trackers import trackers
 
@@ -99,8 +98,8 @@ class Loop:
         epochs = f", {h.sequences(h.steps) / epoch:.2f} epochs" if epoch else ""
         resumed = ""
         if 0 < self.step < h.steps:
-            rate = learning_rate(self.c.optim, h.steps)(jnp.int32(self.step + 1))
-            rate *= growth_factor(self.c, h.batch_size(self.step + 1))
+            rows = h.batch_size(self.step + 1)
+            rate = learning_rate(self.c, h.steps)(jnp.int32(self.step + 1), rows)
             resumed = f"; going on from step {self.step}, learning rate {float(rate):.4g}"
         say(
             f"{self.workdir.name}: {budget.n_params(m):,} parameters, {h.n_tokens:,} tokens in "
@@ -115,12 +114,6 @@ class Loop:
         used, n = self.run.layout.mesh.size, jax.device_count()
         if used < n:
             say(f"{used} of {n} devices are used: set mesh.data=-1 for all")
-        layout = self.run.layout
-        if layout.over_sockets and layout.fully_sharded and layout.data_size > 1:
-            say(
-                "fully sharded between CPUs: every gather and sum starts some 4 ms late; "
-                "mesh.fully_sharded=false sums all gradients at once and is faster"
-            )
         if self.peak:
             say(f"mfu = model FLOPs per second (causal) / {self.peak:.4g} FLOP/s dense peak")
 

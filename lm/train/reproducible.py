@@ -1,12 +1,13 @@
 """Sums over a batch whose bits do not depend on how many devices share it.
 
 Floating-point addition is not associative, so a sum over devices depends on how many there are.
-Here the rows are always cut into VIRTUAL_SHARDS parts, each part's gradient is computed by itself,
-and the parts are added in one fixed binary tree: its lower levels on a device, its upper levels by
-exchanges between neighbours. A device holds the whole gradients of its 8 / data parts until they
-are added, and then the whole sum: that memory, and an exchange of it, are the cost.
+Here the rows are always cut into as many parts, each part's gradient is computed by itself, and the
+parts are added in one fixed binary tree: its lower levels on a device, its upper levels by
+exchanges between neighbours. A device holds the whole gradients of its parts until they are added,
+and then the whole sum: that memory, and an exchange of it, are the cost.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +17,34 @@ import optax
 from jax import lax
 
 from lm.collectives import axis_index, axis_size, whole_bits
-from lm.layout import DATA
+from lm.config import TrainConfig
+from lm.layout import DATA, Layout
 from lm.model.spec import Table
 from lm.objective import Batch
 
-VIRTUAL_SHARDS = 8
+MOST_PARTS = 8
 
 
-def gradients(part_of: Callable, table: Table, params: Any, batch: Batch, scale, key):
+def parts(t: TrainConfig) -> int:
+    """Returns the parts that every batch is cut into: the largest power of two, 8 at most, that
+    divides all its sizes. Devices along `data` must divide them."""
+    return math.gcd(MOST_PARTS, t.batch_size, *(size for _, size in t.batch_growth))
+
+
+def told(t: TrainConfig) -> str:
+    """Returns on which meshes the bits are the same, in words."""
+    n = parts(t)
+    fewer = ", ".join(str(2**i) for i in range(n.bit_length() - 1))
+    return f"the same bits on {fewer} or {n} data devices" if n > 1 else "on 1 data device only"
+
+
+def gradients(part_of: Callable, n_parts: int, table: Table, params: Any, batch: Batch, scale, key):
     """Returns (scaled loss sums, their gradients, those gradients' norm) over all devices' rows.
 
     part_of(params, rows, scale, key) gives the Loss and gradients of some rows. Parameters and
     gradients are this device's shards.
     """
-    n_local = VIRTUAL_SHARDS // axis_size(DATA)
+    n_local = n_parts // axis_size(DATA)
     whole = jax.tree.map(whole_bits, params, table)
 
     def of_shard(inputs):
@@ -39,11 +54,21 @@ def gradients(part_of: Callable, table: Table, params: Any, batch: Batch, scale,
 
     cut = lambda x: x.reshape(n_local, -1, *x.shape[1:])
     # One after another: computed side by side, their products would be of other shapes.
-    parts = lax.map(of_shard, (jnp.arange(n_local), jax.tree.map(cut, batch)))
-    loss, grads = jax.tree.map(_tree_sum, parts)
+    found = lax.map(of_shard, (jnp.arange(n_local), jax.tree.map(cut, batch)))
+    loss, grads = jax.tree.map(_tree_sum, found)
     norm = optax.tree.norm(grads)
     own = jax.tree.map(_own_part, grads, params, table)
     return jax.tree.map(_same, loss), own, _same(norm)
+
+
+def everywhere(update: Callable, layout: Layout) -> Callable:
+    """Returns an update that each device makes whole, of whole arrays.
+
+    An optimizer that multiplies matrices or averages over rows would do so in other shapes and
+    another order on each layout.
+    """
+    whole = layout.replicated.spec
+    return jax.shard_map(update, mesh=layout.mesh, in_specs=whole, out_specs=whole)
 
 
 def _tree_sum(x: jax.Array) -> jax.Array:

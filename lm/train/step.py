@@ -78,7 +78,8 @@ def make_gradients(model: Model, c: Config, layout: Layout) -> Callable:
         if loss_scale is not None:
             scale = scale * loss_scale
         if c.train.reproducible:
-            args = (local, model.table, varying(params), batch, scale, key)
+            n_parts = reproducible.parts(c.train)
+            args = (local, n_parts, model.table, varying(params), batch, scale, key)
             loss, grads, norm = reproducible.gradients(*args)
         else:
             loss, grads = local(varying(params), batch, scale, own_key(key))
@@ -179,6 +180,12 @@ def growth_factor(c: Config, rows: int) -> float:
     return {"sqrt": ratio**0.5, "linear": ratio, "constant": 1.0}[c.train.batch_growth_lr]
 
 
+def learning_rate(c: Config, n_steps: int) -> Callable[[jax.Array, int], jax.Array]:
+    """Returns f(step, rows) giving the float32 learning rate of step `step` of `rows` sequences."""
+    rate = schedules.learning_rate(c.optim, n_steps)
+    return lambda step, rows: rate(step) * growth_factor(c, rows)
+
+
 def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layout):
     """Returns f(state, batch) -> (state, metrics), not yet jitted.
 
@@ -186,7 +193,7 @@ def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layo
     (lm/optim/guard.py says why: 0 for not), grad_norm/... and activation_rms/....
     """
     gradients = make_gradients(model, c, layout)
-    learning_rate = schedules.learning_rate(c.optim, n_steps)
+    rate = learning_rate(c, n_steps)
 
     def step(state: TrainState, batch: Batch):
         key = None
@@ -197,7 +204,7 @@ def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layo
         grads = found.grads
         norm = optax.tree.norm(grads) if found.norm is None else found.norm
         clip = clip_factor(norm, c.optim.clip_norm)
-        lr = learning_rate(state.step + 1) * growth_factor(c, batch.inputs.shape[0])
+        lr = rate(state.step + 1, batch.inputs.shape[0])
         metrics = {
             "loss": found.loss,
             "grad_norm": norm,
@@ -210,9 +217,9 @@ def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layo
         if found.squares is not None:
             n_values = batch.inputs.size * c.model.d_model
             metrics |= norms.by_layer(model, grads, found.squares, n_values)
-        grads = jax.tree.map(lambda g: g * clip, grads)
 
         def update(grads, opt, params, average):
+            grads = jax.tree.map(lambda g: g * clip, grads)
             updates, opt = tx.update(grads, opt, params)
             params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
             if tx.ema_decay:
@@ -225,6 +232,8 @@ def make_step(c: Config, model: Model, tx: Optimizer, n_steps: int, layout: Layo
             # Always true, which the compiler cannot know: fused with the sums before it, which
             # differ between layouts, the update would round differently.
             counts = found.n_valid >= 0
+            if not tx.elementwise:
+                update = reproducible.everywhere(update, layout)
         if tx.guard:
             verdict, guard = tx.guard.judge(state.guard, found.loss, norm)
             counts = verdict == KEPT
