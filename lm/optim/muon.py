@@ -15,7 +15,7 @@ EPSILON = 1e-8  # added to a matrix's norm
 
 
 class MuonState(NamedTuple):
-    count: jax.Array
+    steps: jax.Array
     momentum: Any
 
 
@@ -42,10 +42,10 @@ def _matrices(o: OptimConfig, table: Table) -> optax.GradientTransformation:
 
     def update(grads, state, params=None):
         del params
-        count = state.count + 1
+        steps = state.steps + 1
         momentum = optax.tree.update_moment(grads, state.momentum, beta, 1)
-        ahead = optax.tree.bias_correction(momentum, beta, count + 1)
-        now = optax.tree.bias_correction(grads, beta, count)
+        ahead = optax.tree.bias_correction(momentum, beta, steps + 1)
+        now = optax.tree.bias_correction(grads, beta, steps)
 
         def moved(row: ParamSpec, m: jax.Array, g: jax.Array) -> jax.Array:
             sizes = row.shape[row.matrix_start :]
@@ -56,7 +56,7 @@ def _matrices(o: OptimConfig, table: Table) -> optax.GradientTransformation:
 
         is_row = lambda x: isinstance(x, ParamSpec)
         updates = jax.tree.map(moved, rows, ahead, now, is_leaf=is_row)
-        return updates, MuonState(count, momentum)
+        return updates, MuonState(steps, momentum)
 
     return optax.GradientTransformation(init, update)
 
