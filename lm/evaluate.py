@@ -15,6 +15,7 @@ from lm.data.build import Batch, Dataset
 from lm.layout import Layout
 from lm.model.transformer import Model
 from lm.progress import Progress, say
+from lm.train import reproducible
 from lm.train.step import make_evaluate
 
 
@@ -39,6 +40,8 @@ class Evaluator:
         sets = dataset.parts or {"": dataset}
         size = batch_size(c, dataset)
         parts = layout.data_size * (c.pipeline.microbatches if layout.stages > 1 else 1)
+        if c.train.reproducible:
+            parts = reproducible.parts(c.train)
         rows = -(-size // parts) * parts
         if size < (c.eval.batch_size or 0):
             say(f"eval.batch_size {c.eval.batch_size}: all {size} held-out sequences at once")

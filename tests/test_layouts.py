@@ -37,7 +37,7 @@ from lm.train import explain, setup
 from lm.train import state as train_state
 from lm.train.checkpoint import Checkpoints
 from lm.train.state import param_specs
-from lm.train.step import jit_step
+from lm.train.step import jit_step, make_evaluate
 
 ROWS, T = 16, 8
 
@@ -320,12 +320,14 @@ def test_reproducible_sums_have_the_same_bits_on_any_number_of_devices(optimizer
         run = Run(dataclasses.replace(c, train=train), batches)
         state, metrics = run.steps(4)
         assert min(m["clip"] for m in metrics) < 1
-        return jax.device_get(state), metrics
+        with jax.set_mesh(run.layout.mesh):
+            evaluated = jax.jit(make_evaluate(run.model, run.c, run.layout))
+            return jax.device_get(state), metrics, float(evaluated(state.params, batches[0]))
 
-    state, metrics = trained(1, True)
+    state, metrics, evaluated = trained(1, True)
     for data, fully_sharded in layouts:
-        got, got_metrics = trained(data, fully_sharded)
-        assert got_metrics == metrics
+        got, got_metrics, got_evaluated = trained(data, fully_sharded)
+        assert got_metrics == metrics and got_evaluated == evaluated
         jax.tree.map(
             lambda a, b: np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32)),
             got,

@@ -44,21 +44,21 @@ def gradients(part_of: Callable, n_parts: int, table: Table, params: Any, batch:
     part_of(params, rows, scale, key) gives the Loss and gradients of some rows. Parameters and
     gradients are this device's shards.
     """
-    n_local = n_parts // axis_size(DATA)
     whole = jax.tree.map(whole_bits, params, table)
 
-    def of_shard(inputs):
-        i, rows = inputs
-        shard_key = None if key is None else jax.random.fold_in(key, axis_index(DATA) * n_local + i)
-        return part_of(whole, rows, scale, shard_key)
+    def of_part(i, rows):
+        return part_of(whole, rows, scale, None if key is None else jax.random.fold_in(key, i))
 
-    cut = lambda x: x.reshape(n_local, -1, *x.shape[1:])
-    # One after another: computed side by side, their products would be of other shapes.
-    found = lax.map(of_shard, (jnp.arange(n_local), jax.tree.map(cut, batch)))
-    loss, grads = jax.tree.map(_tree_sum, found)
+    loss, grads = _sum_of_parts(of_part, n_parts, batch)
     norm = optax.tree.norm(grads)
     own = jax.tree.map(_own_part, grads, params, table)
     return jax.tree.map(_same, loss), own, _same(norm)
+
+
+def loss_sum(loss_of: Callable, n_parts: int, table: Table, params: Any, batch: Batch):
+    """Returns the sum over all devices' rows of loss_of(params, rows)."""
+    whole = jax.tree.map(whole_bits, params, table)
+    return _same(_sum_of_parts(lambda _, rows: loss_of(whole, rows), n_parts, batch))
 
 
 def everywhere(update: Callable, layout: Layout) -> Callable:
@@ -69,6 +69,16 @@ def everywhere(update: Callable, layout: Layout) -> Callable:
     """
     whole = layout.replicated.spec
     return jax.shard_map(update, mesh=layout.mesh, in_specs=whole, out_specs=whole)
+
+
+def _sum_of_parts(of_part: Callable, n_parts: int, batch: Batch) -> Any:
+    """Returns the sum of of_part(number, rows) over the parts of all devices' rows."""
+    n_local = n_parts // axis_size(DATA)
+    cut = lambda x: x.reshape(n_local, -1, *x.shape[1:])
+    numbers = axis_index(DATA) * n_local + jnp.arange(n_local)
+    # One after another: computed side by side, their products would be of other shapes.
+    found = lax.map(lambda part: of_part(*part), (numbers, jax.tree.map(cut, batch)))
+    return jax.tree.map(_tree_sum, found)
 
 
 def _tree_sum(x: jax.Array) -> jax.Array:

@@ -35,8 +35,12 @@ def make_evaluate(model: Model, c: Config, layout: Layout) -> Callable:
     """Returns f(params, batch) -> sum of token losses over the whole batch, nats."""
 
     def evaluate(params, batch: Batch) -> jax.Array:
+        of_rows = lambda params, rows: loss_sum(model, params, rows).objective
+        if c.train.reproducible:
+            n_parts = reproducible.parts(c.train)
+            return reproducible.loss_sum(of_rows, n_parts, model.table, varying(params), batch)
         if layout.stages == 1:
-            return total(loss_sum(model, varying(params), batch).objective, DATA)
+            return total(of_rows(varying(params), batch), DATA)
         p = c.pipeline
         name = "gpipe" if p.repeats == 1 else "interleaved"  # forward work alone in its ticks
         program = make_program(make_schedule(name, layout.stages, p.microbatches, p.repeats))
