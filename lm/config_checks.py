@@ -1,6 +1,8 @@
 """What settings have to fulfil, alone and together; each broken rule is one sentence."""
 
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from lm.config_fields import (
     BUDGETS,
@@ -16,120 +18,87 @@ from lm.config_fields import (
     ROPE_SCALINGS,
     SCHEDULES,
     Config,
+    MeshConfig,
     OptimConfig,
+    TrainConfig,
 )
 from lm.config_numbers import check_numbers
 from lm.errors import BadInput
 
-
-def _choice(key: str, value: str, options) -> None:
-    if value not in options:
-        near = get_close_matches(value, options, 1, 0.5)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise BadInput(f"{key} is {value!r}{hint}: choose one of {', '.join(options)}")
+POSITIVE = f"""
+    model.vocab_multiple model.d_model model.n_layers model.n_heads model.max_length
+    model.ngram_order model.ngram_rows model.vocab_size model.n_kv_heads model.d_head model.d_ff
+    data.length data.packing_block data.workers model.rope_factor model.rope_base
+    model.rope_original_length model.norm_eps model.init_std train.batch_size train.accumulate optim.learning_rate optim.clip_norm
+    optim.clip_update optim.spike optim.spike_window optim.skip_limit
+    model.logit_softcap precision.loss_scale precision.loss_scale_steps optim.eps
+    optim.muon_learning_rate checkpoint.every checkpoint.keep checkpoint.stall_seconds eval.every
+    eval.batch_size log.every log.profile_from log.profile_steps optim.muon_iterations
+    pipeline.microbatches pipeline.repeats {" ".join(f"train.{budget}" for budget in BUDGETS)}
+"""
+NOT_NEGATIVE = """
+    optim.weight_decay optim.z_loss optim.staleness optim.warmup_steps checkpoint.keep_best
+"""
+FRACTIONS = """
+    data.validation_fraction optim.warmup_fraction optim.decay_fraction optim.final_fraction
+"""
+# At 1, what is left over would be divided by zero.
+BELOW_ONE = "model.dropout optim.b1 optim.b2 optim.ema_decay optim.muon_momentum"
+RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (POSITIVE, lambda x: x > 0, "be greater than 0"),
+    (NOT_NEGATIVE, lambda x: x >= 0, "be 0 or greater"),
+    (FRACTIONS, lambda x: 0 <= x <= 1, "lie between 0 and 1"),
+    (BELOW_ONE, lambda x: 0 <= x < 1, "be at least 0 and below 1"),
+)
+CHOICES: Mapping[str, Collection[str]] = {
+    "model.ffn": FFNS,
+    "model.norm": NORMS,
+    "model.norm_position": NORM_POSITIONS,
+    "model.position": POSITIONS,
+    "model.rope_scaling": ROPE_SCALINGS,
+    "model.attention": ("blocked", "plain", *FUSED_ATTENTION),
+    "optim.optimizer": OPTIMIZERS,
+    "optim.schedule": SCHEDULES,
+    "optim.on_nonfinite": ("stop", "skip"),
+    "optim.on_spike": ("stop", "skip"),
+    "precision.compute": COMPUTE,
+    "precision.matmul": MATMULS,
+    "precision.reduce": ("float32", "bfloat16"),
+    "data.packing": ("concatenate", "best_fit"),
+    "pipeline.schedule": PIPELINE_SCHEDULES,
+    "train.batch_growth_lr": ("sqrt", "linear", "constant"),
+}
 
 
 def check(c: Config) -> None:
+    """Raises BadInput for the first rule that a config breaks."""
     check_numbers(c)
-    m, t, o = c.model, c.train, c.optim
-    positive = {
-        "model.vocab_multiple": m.vocab_multiple,
-        "model.d_model": m.d_model,
-        "model.n_layers": m.n_layers,
-        "model.n_heads": m.n_heads,
-        "model.max_length": m.max_length,
-        "model.ngram_order": m.ngram_order,
-        "model.ngram_rows": m.ngram_rows,
-        "model.vocab_size": m.vocab_size,
-        "model.n_kv_heads": m.n_kv_heads,
-        "model.d_head": m.d_head,
-        "model.d_ff": m.d_ff,
-        "data.length": c.data.length,
-        "data.packing_block": c.data.packing_block,
-        "data.workers": c.data.workers,
-        "model.rope_factor": m.rope_factor,
-        "model.rope_base": m.rope_base,
-        "model.rope_original_length": m.rope_original_length,
-        "model.norm_eps": m.norm_eps,
-        "model.init_std": m.init_std,
-        "train.batch_size": t.batch_size,
-        "train.accumulate": t.accumulate,
-        **{f"train.{b}": getattr(t, b) for b in BUDGETS},
-        "optim.learning_rate": o.learning_rate,
-        "optim.clip_norm": o.clip_norm,
-        "optim.clip_update": o.clip_update,
-        "optim.spike": o.spike,
-        "optim.spike_window": o.spike_window,
-        "optim.skip_limit": o.skip_limit,
-        "model.logit_softcap": m.logit_softcap,
-        "precision.loss_scale": c.precision.loss_scale,
-        "precision.loss_scale_steps": c.precision.loss_scale_steps,
-        "optim.eps": o.eps,
-        "optim.muon_learning_rate": o.muon_learning_rate,
-        "checkpoint.every": c.checkpoint.every,
-        "checkpoint.keep": c.checkpoint.keep,
-        "checkpoint.stall_seconds": c.checkpoint.stall_seconds,
-        "eval.every": c.eval.every,
-        "eval.batch_size": c.eval.batch_size,
-        "log.every": c.log.every,
-        "log.profile_from": c.log.profile_from,
-        "log.profile_steps": c.log.profile_steps,
-        "optim.muon_iterations": o.muon_iterations,
-        "pipeline.microbatches": c.pipeline.microbatches,
-        "pipeline.repeats": c.pipeline.repeats,
-    }
-    for key, value in positive.items():
-        if value is not None and not value > 0:
-            raise BadInput(f"{key} is {value}: it must be greater than 0")
-    not_negative = {
-        "optim.weight_decay": o.weight_decay,
-        "optim.z_loss": o.z_loss,
-        "optim.staleness": o.staleness,
-        "optim.warmup_steps": o.warmup_steps or 0,
-    }
-    for key, value in not_negative.items():
-        if value < 0:
-            raise BadInput(f"{key} is {value}: it must be 0 or greater")
-    if c.checkpoint.keep_best < 0:
-        raise BadInput(f"checkpoint.keep_best is {c.checkpoint.keep_best}: it must be 0 or greater")
-    if not c.checkpoint.start_from and (c.checkpoint.start_grown or c.checkpoint.start_cast):
-        raise BadInput("checkpoint.start_grown and start_cast need checkpoint.start_from: set it")
-    fractions = {
-        "data.validation_fraction": c.data.validation_fraction,
-        "optim.warmup_fraction": o.warmup_fraction,
-        "optim.decay_fraction": o.decay_fraction,
-        "optim.final_fraction": o.final_fraction,
-    }
-    for key, value in fractions.items():
-        if not 0 <= value <= 1:
-            raise BadInput(f"{key} is {value}: it must lie between 0 and 1")
-    below_one = {  # at 1, what is left over would be divided by zero
-        "model.dropout": m.dropout,
-        "optim.b1": o.b1,
-        "optim.b2": o.b2,
-        "optim.ema_decay": o.ema_decay or 0,
-        "optim.muon_momentum": o.muon_momentum,
-    }
-    for key, value in below_one.items():
-        if not 0 <= value < 1:
-            raise BadInput(f"{key} is {value}: it must be at least 0 and below 1")
-    _choice("model.ffn", m.ffn, FFNS)
-    _choice("model.norm", m.norm, NORMS)
-    _choice("model.norm_position", m.norm_position, NORM_POSITIONS)
-    _choice("model.position", m.position, POSITIONS)
-    _choice("model.rope_scaling", m.rope_scaling, ROPE_SCALINGS)
-    _choice("model.attention", m.attention, ("blocked", "plain", *FUSED_ATTENTION))
-    _choice("optim.optimizer", o.optimizer, OPTIMIZERS)
-    _choice("optim.schedule", o.schedule, SCHEDULES)
-    _choice("optim.on_nonfinite", o.on_nonfinite, ("stop", "skip"))
-    _choice("optim.on_spike", o.on_spike, ("stop", "skip"))
-    _choice("precision.compute", c.precision.compute, COMPUTE)
-    _choice("precision.matmul", c.precision.matmul, MATMULS)
-    _choice("precision.reduce", c.precision.reduce, ("float32", "bfloat16"))
-    _choice("data.packing", c.data.packing, ("concatenate", "best_fit"))
-    _choice("pipeline.schedule", c.pipeline.schedule, PIPELINE_SCHEDULES)
-    _choice("train.batch_growth_lr", t.batch_growth_lr, ("sqrt", "linear", "constant"))
-    _check_optim(o)
+    for keys, holds, words in RANGES:
+        for key in keys.split():
+            value = _value(c, key)
+            if value is not None and not holds(value):
+                raise BadInput(f"{key} is {value}: it must {words}")
+    for key, options in CHOICES.items():
+        value = _value(c, key)
+        if value not in options:
+            near = get_close_matches(value, options, 1, 0.5)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise BadInput(f"{key} is {value!r}{hint}: choose one of {', '.join(options)}")
+    _check_model(c)
+    _check_train(c.train)
+    _check_optim(c.optim)
+    _check_start(c)
+    _check_mesh(c.mesh)
+    check_axes(c, c.mesh.model, c.mesh.pipe)
+
+
+def _value(c: Config, key: str) -> Any:
+    section, field = key.split(".")
+    return getattr(getattr(c, section), field)
+
+
+def _check_model(c: Config) -> None:
+    m = c.model
     if m.d_head is None and m.d_model % m.n_heads:
         raise BadInput(
             f"model.d_model {m.d_model} is not divisible by model.n_heads {m.n_heads}: "
@@ -158,6 +127,9 @@ def check(c: Config) -> None:
             f"data.length {c.length} is longer than model.max_length {m.max_length}: "
             "raise model.max_length or shorten the sequences"
         )
+
+
+def _check_train(t: TrainConfig) -> None:
     if t.batch_size % t.accumulate:
         raise BadInput(
             f"train.batch_size {t.batch_size} is not divisible by train.accumulate "
@@ -169,11 +141,6 @@ def check(c: Config) -> None:
         raise BadInput(
             f"exactly one budget is needed of {', '.join('train.' + b for b in BUDGETS)}"
             f": {found} is set"
-        )
-    if o.schedule == "wsd" and o.warmup_steps is None and o.warmup_fraction + o.decay_fraction > 1:
-        raise BadInput(
-            f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
-            f"{o.decay_fraction} overlap: together they may be at most 1"
         )
     last = (0, t.batch_size)
     for entry in t.batch_growth:
@@ -192,16 +159,6 @@ def check(c: Config) -> None:
                 f"grow, in multiples of train.accumulate {t.accumulate}"
             )
         last = entry
-    if [c.mesh.data, c.mesh.model, c.mesh.pipe].count(-1) > 1:
-        raise BadInput("mesh.data, mesh.model and mesh.pipe: only one may be -1")
-    for axis in ("data", "model", "pipe"):
-        size = getattr(c.mesh, axis)
-        if size == 0 or size < -1:
-            raise BadInput(
-                f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
-                "devices that are left"
-            )
-    check_axes(c, c.mesh.model, c.mesh.pipe)
 
 
 def _check_optim(o: OptimConfig) -> None:
@@ -216,6 +173,28 @@ def _check_optim(o: OptimConfig) -> None:
             raise BadInput(
                 f"optim.learning_rate_factors holds {entry!r}: each entry is a pair "
                 "(path, factor), the factor 0 or greater"
+            )
+    if o.schedule == "wsd" and o.warmup_steps is None and o.warmup_fraction + o.decay_fraction > 1:
+        raise BadInput(
+            f"optim.warmup_fraction {o.warmup_fraction} and optim.decay_fraction "
+            f"{o.decay_fraction} overlap: together they may be at most 1"
+        )
+
+
+def _check_start(c: Config) -> None:
+    if not c.checkpoint.start_from and (c.checkpoint.start_grown or c.checkpoint.start_cast):
+        raise BadInput("checkpoint.start_grown and start_cast need checkpoint.start_from: set it")
+
+
+def _check_mesh(mesh: MeshConfig) -> None:
+    if [mesh.data, mesh.model, mesh.pipe].count(-1) > 1:
+        raise BadInput("mesh.data, mesh.model and mesh.pipe: only one may be -1")
+    for axis in ("data", "model", "pipe"):
+        size = getattr(mesh, axis)
+        if size == 0 or size < -1:
+            raise BadInput(
+                f"mesh.{axis} is {size}: it must be a positive number, or -1 for the "
+                "devices that are left"
             )
 
 

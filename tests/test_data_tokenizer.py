@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from lm.data import token_folder, tokenizer_json
+from lm.data.token_ids import as_tokens, token_dtype
 from lm.data.tokenizer import (
     TOKENIZERS,
     Bytes,
     Characters,
     Symbols,
-    as_tokens,
     fingerprint,
     from_spec,
-    token_dtype,
 )
 from lm.errors import BadInput
 

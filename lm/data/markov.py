@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.data.dataset import Batch, Rows
-from lm.data.tokenizer import token_dtype
+from lm.data.token_ids import token_dtype
 from lm.errors import BadInput
 
 LEVELS = 4096  # probabilities are whole numbers of 1 / LEVELS

@@ -14,7 +14,8 @@ from lm.data import tokenizer as tokenizers
 from lm.data.files import no_match
 from lm.data.split import Joined, Split
 from lm.data.token_folder import INDEX, file_dtype
-from lm.data.tokenizer import Tokenizer, token_dtype
+from lm.data.token_ids import token_dtype
+from lm.data.tokenizer import Tokenizer
 from lm.errors import BadInput
 
 CHUNK = 2**26  # bytes of a file digested at a time

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lm.data import tokenizer_json
+from lm.data.token_ids import as_tokens
 from lm.errors import BadInput
 
 
@@ -51,13 +53,11 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 def from_spec(spec: dict[str, Any]) -> Tokenizer:
     """The tokenizer that `spec` came from."""
-    from lm.data.tokenizer_json import TokenizerJson  # it imports this file
-
     kinds = {
         "bytes": Bytes,
         "characters": Characters,
         "symbols": Symbols,
-        "tokenizer_json": TokenizerJson,
+        "tokenizer_json": tokenizer_json.TokenizerJson,
     }
     fields = dict(spec)
     return kinds[fields.pop("kind")](**fields)
@@ -69,8 +69,6 @@ def make(name: str, texts: Iterable[bytes], setting: str = "data.tokenizer") -> 
     `texts` are read only where the tokenizer is made from them. Raises BadInput for a name that is
     neither, with the nearest.
     """
-    from lm.data import tokenizer_json
-
     if name in TOKENIZERS:
         return TOKENIZERS[name](texts)
     if tokenizer_json.is_path(name):
@@ -98,26 +96,6 @@ def document_ids(tokenizer: Tokenizer, ids: np.ndarray, begins: bool, ends: bool
     if not before and not after:
         return ids
     return np.concatenate([np.array(part, ids.dtype) for part in (before, ids, after)])
-
-
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest unsigned type that holds every id below vocab_size."""
-    for dtype in (np.uint8, np.uint16, np.uint32):
-        if vocab_size - 1 <= np.iinfo(dtype).max:
-            return np.dtype(dtype)
-    raise BadInput(f"a vocabulary of {vocab_size} is larger than 32-bit ids can tell apart")
-
-
-def as_tokens(ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """`ids` in the vocabulary's type. An id outside the vocabulary raises: it never wraps."""
-    ids = np.asarray(ids)
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
-        raise BadInput(
-            f"token id {bad} is outside the vocabulary of {vocab_size}: the tokens were made "
-            "with another tokenizer"
-        )
-    return ids.astype(token_dtype(vocab_size), copy=False)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.data.tokenizer import as_tokens
+from lm.data.token_ids import as_tokens
 from lm.errors import BadInput, installed_by
 from lm.json_text import loads
 from lm.whole_file import replacing
