@@ -28,13 +28,14 @@ from lm.errors import BadInput
 POSITIVE = f"""
     model.vocab_multiple model.d_model model.n_layers model.n_heads model.max_length
     model.ngram_order model.ngram_rows model.vocab_size model.n_kv_heads model.d_head model.d_ff
-    data.length data.packing_block data.workers model.rope_factor model.rope_base
-    model.rope_original_length model.norm_eps model.init_std train.batch_size train.accumulate optim.learning_rate optim.clip_norm
-    optim.clip_update optim.spike optim.spike_window optim.skip_limit
-    model.logit_softcap precision.loss_scale precision.loss_scale_steps optim.eps
-    optim.muon_learning_rate checkpoint.every checkpoint.keep checkpoint.stall_seconds eval.every
-    eval.batch_size log.every log.profile_from log.profile_steps optim.muon_iterations
-    pipeline.microbatches pipeline.repeats {" ".join(f"train.{budget}" for budget in BUDGETS)}
+    model.rope_factor model.rope_base model.rope_original_length model.norm_eps model.init_std
+    model.logit_softcap data.length data.packing_block data.workers train.batch_size
+    train.accumulate optim.learning_rate optim.clip_norm optim.clip_update optim.spike
+    optim.spike_window optim.skip_limit optim.eps optim.muon_learning_rate optim.muon_iterations
+    precision.loss_scale precision.loss_scale_steps pipeline.microbatches pipeline.repeats
+    checkpoint.every checkpoint.keep checkpoint.stall_seconds eval.every eval.batch_size
+    log.every log.profile_from log.profile_steps
+    {" ".join(f"train.{budget}" for budget in BUDGETS)}
 """
 NOT_NEGATIVE = """
     optim.weight_decay optim.z_loss optim.staleness optim.warmup_steps checkpoint.keep_best
