@@ -33,7 +33,7 @@ from lm.pipeline import spmd
 from lm.pipeline.program import CODES, make_program
 from lm.pipeline.schedule import check
 from lm.pipeline.schedules import make_schedule
-from lm.train import explain, setup
+from lm.train import explain, reproducible, setup
 from lm.train import state as train_state
 from lm.train.checkpoint import Checkpoints
 from lm.train.state import param_specs
@@ -298,6 +298,19 @@ def test_a_checkpoint_restores_the_same_bits_on_another_mesh(tmp_path):
             step = jit_step(run.c, run.model, run.tx, 10, run.layout)
             after, metrics = jax.block_until_ready(step(found, run.batches[2]))
         assert int(after.step) == 3 and np.isfinite(metrics["loss"])
+
+
+@pytest.mark.parametrize(
+    "batch_size, growth, words",
+    [
+        (16, (), "on 1, 2, 4 or 8 data"),
+        (48, ((1000, 60),), "on 1, 2 or 4 data"),
+        (6, (), "on 1 or 2 data"),
+        (16, ((1000, 17),), "odd number of rows"),
+    ],
+)
+def test_how_many_devices_give_the_same_bits_is_told(batch_size, growth, words):
+    assert words in reproducible.told(TrainConfig(batch_size=batch_size, batch_growth=growth))
 
 
 # Muon's matrices are tall, wide and square; of 12 rows a step makes 4 parts.

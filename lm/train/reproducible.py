@@ -35,7 +35,9 @@ def told(t: TrainConfig) -> str:
     """Returns on which meshes the bits are the same, in words."""
     n = parts(t)
     fewer = ", ".join(str(2**i) for i in range(n.bit_length() - 1))
-    return f"the same bits on {fewer} or {n} data devices" if n > 1 else "on 1 data device only"
+    if n > 1:
+        return f"the same bits on {fewer} or {n} data devices"
+    return "batches with an odd number of rows go on 1 data device only"
 
 
 def gradients(part_of: Callable, n_parts: int, table: Table, params: Any, batch: Batch, scale, key):
