@@ -100,7 +100,8 @@ class DataConfig:
 class TrainConfig:
     batch_size: int = 16  # sequences per optimizer step, over all devices
     accumulate: int = 1  # micro-batches a step
-    # The same bits on 1, 2, 4 or 8 data devices, at the cost of a whole gradient on each.
+    # The same bits on any number of data devices that divides the parts of a batch (8 at most), at
+    # the cost of whole gradients on each.
     reproducible: bool = False
     steps: int | None = None
     n_tokens: int | None = None

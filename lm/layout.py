@@ -1,4 +1,4 @@
-"""Meshes and shardings: the only file that spells a mesh axis.
+"""Meshes and shardings: the only file, beside the config's fields, that spells a mesh axis.
 
 Parameters name their dimensions logically; PARAMETERS turns the names into mesh axes. Rows of a
 batch live on `data`, layers on `pipe`, heads, FFN columns and vocabulary on `model`, and under

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from platform import machine
 
 from lm import group
 
@@ -12,6 +13,10 @@ GOOGLE_PCI_VENDOR = "0x1ae0"
 # XLA's CPU scheduler otherwise runs independent collectives in an order that differs between
 # simulated devices or processes, and they wait for each other for ever.
 ORDERED = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+# Else XLA rounds a product and a sum together (fused multiply-adds) where it likes, which differs
+# between programs that compute the same.
+UNFUSED = "--xla_cpu_max_isa=AVX"
+X86 = ("x86_64", "AMD64")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
@@ -32,6 +37,13 @@ def prepare(compile_cache: bool = True) -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(home, "isoflop", "xla")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def keep_roundings() -> None:
+    """Has this process's XLA round as it is written, on x86 CPUs. Works before JAX is used."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if machine() in X86 and UNFUSED.split("=")[0] not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {UNFUSED}".strip()
 
 
 def _simulates_devices(flags: str) -> bool:

@@ -30,7 +30,7 @@ def may_change(field: str) -> bool:
 
 def told(field: str, then: object, now: object) -> str:
     """Returns a line for the log of a change that may be made."""
-    note = "" if _among(field, SAME_BITS) else " (results agree to rounding, not to the bit)"
+    note = "" if _among(field, SAME_BITS) else " (results agree to rounding, not always to the bit)"
     return f"going on with {field} {now!r} instead of {then!r}{note}"
 
 

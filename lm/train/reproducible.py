@@ -1,10 +1,11 @@
 """Sums over a batch whose bits do not depend on how many devices share it.
 
 Floating-point addition is not associative, so a sum over devices depends on how many there are.
-Here the rows are always cut into as many parts, each part's gradient is computed by itself, and the
-parts are added in one fixed binary tree: its lower levels on a device, its upper levels by
+Here the rows are cut into parts, as many on any mesh, each part's gradient is computed by itself,
+and the parts are added in one fixed binary tree: its lower levels on a device, its upper levels by
 exchanges between neighbours. A device holds the whole gradients of its parts until they are added,
-and then the whole sum: that memory, and an exchange of it, are the cost.
+and then the whole sum: that memory, and an exchange of it, are the cost. Updates that are not
+elementwise are made whole on every device, of whole weights and optimizer state.
 """
 
 import math
@@ -35,9 +36,21 @@ def told(t: TrainConfig) -> str:
     """Returns on which meshes the bits are the same, in words."""
     n = parts(t)
     fewer = ", ".join(str(2**i) for i in range(n.bit_length() - 1))
-    if n > 1:
-        return f"the same bits on {fewer} or {n} data devices"
-    return "batches with an odd number of rows go on 1 data device only"
+    if n == 1:
+        return "batches with an odd number of rows go on 1 data device only"
+    if fused():
+        return (
+            "bits may differ between meshes, since programs here round a product and a sum "
+            "together where XLA likes (on x86, XLA_FLAGS=--xla_cpu_max_isa=AVX keeps it from that)"
+        )
+    return f"the same bits on {fewer} or {n} data devices"
+
+
+def fused() -> bool:
+    """Whether XLA makes one instruction, with one rounding, of a product and a sum. Where it does
+    differs between meshes."""
+    a, c = jnp.full(64, 1 + 2.0**-12), jnp.full(64, 1 + 2.0**-11)
+    return bool((jax.jit(lambda a, c: a * a - c)(a, c) != 0).any())  # a^2 = c + 2^-24: half a unit
 
 
 def gradients(part_of: Callable, n_parts: int, table: Table, params: Any, batch: Batch, scale, key):
@@ -52,7 +65,10 @@ def gradients(part_of: Callable, n_parts: int, table: Table, params: Any, batch:
         return part_of(whole, rows, scale, None if key is None else jax.random.fold_in(key, i))
 
     loss, grads = _sum_of_parts(of_part, n_parts, batch)
-    norm = optax.tree.norm(grads)
+    # In a branch that is always taken, which the compiler cannot know: fused with the sums before
+    # it, which differ between layouts, the norm would be added up otherwise.
+    zero = lambda g: 0 * jax.tree.leaves(g)[0].ravel()[0]
+    norm = lax.cond(scale > 0, optax.tree.norm, zero, grads)
     own = jax.tree.map(_own_part, grads, params, table)
     return jax.tree.map(_same, loss), own, _same(norm)
 

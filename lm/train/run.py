@@ -7,6 +7,7 @@ from typing import Any
 from lm import group
 from lm.config import Config
 from lm.errors import CannotSave, Diverged
+from lm.platform import keep_roundings
 from lm.progress import say
 from lm.train import trunk
 from lm.train import workdir as files
@@ -28,6 +29,8 @@ def train(c: Config, workdir: Path | str, branch_of: Path | str | None = None) -
     folder is whole and running again goes on from it. Every process of a group (lm/group.py) calls
     this; the first one writes the files.
     """
+    if c.train.reproducible:
+        keep_roundings()
     try:
         with contextlib.ExitStack() as held:
             kept = group.together(lambda: Mirror(workdir))
