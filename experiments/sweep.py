@@ -71,7 +71,8 @@ def main() -> None:
     points = make_points(configs, groups=source.groups)
     held_out = None if source.held_out is None else points.pop()
     why_no_law = "" if source.groups else answer.why_no_law(points, held_out)
-    _print_points(points, held_out, why_no_law)
+    what = "runs" if source.groups or why_no_law else "runs to fit"
+    _print_points(points, held_out, what, why_no_law)
     if _DRY_RUN.value:
         return
     workdir = Path(_WORKDIR.value or "")
@@ -148,7 +149,7 @@ def _said(p: dict[str, Any]) -> str:
     )
 
 
-def _print_points(points: list[Any], held_out: Any, why_no_law: str) -> None:
+def _print_points(points: list[Any], held_out: Any, what: str, why_no_law: str) -> None:
     print(f"{'run_id':34} {'n_params':>10} {'n_tokens':>14} {'steps':>8} {'flops':>10}")
     for p in [*points, *([held_out] if held_out else [])]:
         h = p.horizon
@@ -156,7 +157,7 @@ def _print_points(points: list[Any], held_out: Any, why_no_law: str) -> None:
         size = budget.n_params(p.config.model)
         print(f"{p.run_id:34} {size:10,} {h.n_tokens:14,} {h.steps:8,} {h.flops:10.3g}{note}")
     total = sum(p.horizon.flops for p in [*points, *([held_out] if held_out else [])])
-    print(f"{len(points)} runs to fit, {total:.3g} FLOPs in all", flush=True)
+    print(f"{len(points)} {what}, {total:.3g} FLOPs in all", flush=True)
     if why_no_law:
         print(f"No law will come of them: {why_no_law}.", flush=True)
     from lm.sweep.pool import shared_flops

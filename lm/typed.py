@@ -20,7 +20,8 @@ def field_type(root: Any, key: str) -> Any:
         hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
         if name not in hints:
             raise BadInput(
-                f"there is no config field {key!r}{_nearest(root, names[:depth], name, hints)}"
+                f"there is no config field {key!r}"
+                f"{_nearest(root, names[:depth], name, hints, names[depth + 1 :])}"
             )
         cls = hints[name]
     if dataclasses.is_dataclass(cls):
@@ -31,7 +32,10 @@ def field_type(root: Any, key: str) -> Any:
     return cls
 
 
-def _nearest(root: Any, prefix: list[str], name: str, hints: Mapping[str, Any]) -> str:
+def _nearest(
+    root: Any, prefix: list[str], name: str, hints: Mapping[str, Any], rest: list[str] | None = None
+) -> str:
+    """Returns the end of a sentence about `name` after `prefix`; `rest` are the names after it."""
     near = get_close_matches(name, hints, 1, 0.5)
     if not near:  # perhaps the right field in the wrong group
         near_leaf = [
@@ -42,7 +46,11 @@ def _nearest(root: Any, prefix: list[str], name: str, hints: Mapping[str, Any]) 
         if near_leaf:
             return f": did you mean {near_leaf[0]}.{name}?"
         return f": the fields of {'.'.join(prefix) or 'the config'} are {', '.join(hints)}"
-    return f": did you mean {'.'.join([*prefix, near[0]])}?"
+    group = (
+        typing.get_type_hints(hints[near[0]]) if dataclasses.is_dataclass(hints[near[0]]) else {}
+    )
+    field = get_close_matches(rest[0], group, 1, 0.5) if rest else []
+    return f": did you mean {'.'.join([*prefix, near[0], *field])}?"
 
 
 _hints = functools.cache(typing.get_type_hints)

@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_used_is_said(tmp_path, name, text, sentence):
     [
         ([], "no config given"),
         (["--config.model.n_layer=2"], "did you mean model.n_layers"),
-        (["--config.modle.n_layers=2"], "did you mean model"),
+        (["--config.modle.n_layer=2"], "did you mean model.n_layers?"),
         (["--config.model.learning_rate=2"], "did you mean optim.learning_rate"),
         (["--config.n_layers=2"], "did you mean model.n_layers"),
         (["--config.model=2"], "'model' is a group"),

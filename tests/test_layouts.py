@@ -252,7 +252,7 @@ def test_what_a_pipeline_cannot_do_is_refused_with_both_numbers(change, words):
         (
             MeshConfig(3),
             dict(reproducible=True, batch_size=12, batch_growth=((1000, 24),)),
-            "12, 24 rows (train.batch_size, train.batch_growth) into 4 parts, 8 at most, and mesh",
+            "12, 24 rows (train.batch_size, train.batch_growth) into 4 equal parts, and mesh",
         ),
     ],
 )

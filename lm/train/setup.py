@@ -151,8 +151,8 @@ def check(c: Config, layout: Layout) -> None:
         rows = ", ".join(map(str, sizes))
         raise BadInput(
             f"train.reproducible cuts batches of {rows} rows (train.batch_size, train.batch_growth)"
-            f" into {n_parts} parts, {reproducible.MOST_PARTS} at most, and mesh.data "
-            f"{layout.data_size} does not divide them: change one of them"
+            f" into {n_parts} equal parts, and mesh.data {layout.data_size} does not divide them: "
+            f"set it to a divisor of {n_parts}, or change the batches"
         )
     if c.length % layout.model_size:
         raise BadInput(
