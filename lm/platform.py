@@ -40,7 +40,8 @@ def prepare(compile_cache: bool = True) -> None:
 
 
 def keep_roundings() -> None:
-    """Has this process's XLA round as it is written, on x86 CPUs. Works before JAX is used."""
+    """Has this process's XLA round as it is written, on x86 CPUs. Too late once JAX has devices, so
+    in several processes that have joined: lm/train/reproducible.py says so."""
     flags = os.environ.get("XLA_FLAGS", "")
     if machine() in X86 and UNFUSED.split("=")[0] not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {UNFUSED}".strip()
