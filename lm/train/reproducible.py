@@ -24,6 +24,9 @@ from lm.model.spec import Table
 from lm.objective import Batch
 
 MOST_PARTS = 8
+# From this version of JAX on, XLA:CPU adds up the gradients of norms' scales in an order that
+# differs between meshes: 0.12 was seen to, 0.10 not.
+SUMS_OTHERWISE = (0, 11)
 
 
 def parts(t: TrainConfig) -> int:
@@ -43,7 +46,10 @@ def told(t: TrainConfig) -> str:
             "bits may differ between meshes, since programs here round a product and a sum "
             "together where XLA likes (on x86, XLA_FLAGS=--xla_cpu_max_isa=AVX keeps it from that)"
         )
-    return f"the same bits on {fewer} or {n} data devices"
+    known = f"the same bits on {fewer} or {n} data devices"
+    if jax.__version_info__ >= SUMS_OTHERWISE:
+        return f"{known}, but for the gradients of norms: JAX {jax.__version__} sums them otherwise"
+    return known
 
 
 def fused() -> bool:
