@@ -119,7 +119,8 @@ def _parts(hidden_ND, head_VD, targets_N, weights_N, rule: Rule) -> _Parts:
 
 
 def _gradients(hidden_ND, head_VD, targets_N, weights_N, e, z, rule=None, lse=None, slope=None):
-    """Returns (d hidden in the compute dtype, d head in float32) of a sum of weighted losses."""
+    """Returns (d hidden, d head) of a sum of weighted losses, in float32 (without a rule, d hidden
+    in the compute dtype)."""
     ids = _own_ids(head_VD) + jax.lax.broadcasted_iota(jnp.int32, e.shape, 1)
     hit = ids == targets_N[:, None]
     share = e / z
@@ -136,7 +137,7 @@ def _gradients(hidden_ND, head_VD, targets_N, weights_N, e, z, rule=None, lse=No
     d_hidden = jax.lax.dot_general(
         d, head_VD, (((1,), (0,)), ((), ())), preferred_element_type=wide(d.dtype)
     )
-    return d_hidden.astype(d.dtype), d_head
+    return d_hidden, d_head
 
 
 def logits_bytes(n_rows: int, n_vocab: int) -> int:
@@ -166,26 +167,34 @@ def _loss_sum(hidden, head, targets, weights, rule) -> Loss:
     return jax.tree.map(lambda x: x.sum(), sums)
 
 
-def _loss_fwd(hidden, head, targets, weights, rule):
-    n = _n_chunks(hidden.shape[0], head.shape[0])
-    if n == 1 and rule.plain:
-        parts = _parts(hidden, head, targets, weights, rule)
-        return parts.loss, (hidden, head, targets, weights, parts.e, parts.z)
+def loss_and_gradients(hidden, head, targets, weights, rule: Rule, dtype):
+    """Returns (Loss, (d hidden, d head) rounded to dtype) of token_losses, few logits at a time.
 
-    # The gradient is linear in the loss's own, so each chunk's is formed while its logits are here.
+    The gradient is linear in the loss's own, so each chunk's is formed while its logits are here.
+    """
+
     def add(d_head, rows):
         hidden, targets, weights = rows
         p = _parts(hidden, head, targets, weights, rule)
         d_hidden, d = _gradients(hidden, head, targets, weights, p.e, p.z, rule, p.lse, p.slope)
-        return d_head + d, (p.loss, d_hidden)
+        return d_head + d, (p.loss, d_hidden.astype(dtype))
 
+    n = _n_chunks(hidden.shape[0], head.shape[0])
     zero = varying(jnp.zeros(head.shape, wide(head.dtype)))
     d_head, (losses, d_hidden) = jax.lax.scan(
         add, zero, _chunked(n, varying(hidden), targets, weights)
     )
-    # Cast now: the backward pass of all layers comes between here and the head's update.
-    saved = (d_hidden.reshape(hidden.shape), d_head.astype(head.dtype))
-    return jax.tree.map(lambda x: x.sum(), losses), jax.lax.optimization_barrier(saved)
+    gradients = (d_hidden.reshape(hidden.shape), d_head.astype(dtype))
+    return jax.tree.map(lambda x: x.sum(), losses), gradients
+
+
+def _loss_fwd(hidden, head, targets, weights, rule):
+    if _n_chunks(hidden.shape[0], head.shape[0]) == 1 and rule.plain:
+        parts = _parts(hidden, head, targets, weights, rule)
+        return parts.loss, (hidden, head, targets, weights, parts.e, parts.z)
+    # Rounded now: the backward pass of all layers comes between here and the head's update.
+    loss, saved = loss_and_gradients(hidden, head, targets, weights, rule, head.dtype)
+    return loss, jax.lax.optimization_barrier(saved)
 
 
 def _loss_bwd(rule, saved, g: Loss):

@@ -13,10 +13,14 @@ GOOGLE_PCI_VENDOR = "0x1ae0"
 # XLA's CPU scheduler otherwise runs independent collectives in an order that differs between
 # simulated devices or processes, and they wait for each other for ever.
 ORDERED = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-# Else XLA rounds a product and a sum together (fused multiply-adds) where it likes, which differs
-# between programs that compute the same.
-UNFUSED = "--xla_cpu_max_isa=AVX"
 X86 = ("x86_64", "AMD64")
+# Else LLVM adds up several terms of a sum side by side, and rounds a product and a sum together
+# (fused multiply-adds, which AVX has not), where it likes: elsewhere in each of two programs that
+# compute the same.
+AS_WRITTEN = (
+    "--xla_backend_extra_options=-vectorize-loops=false,-vectorize-slp=false",
+    *(["--xla_cpu_max_isa=AVX"] if machine() in X86 else []),
+)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
@@ -39,12 +43,18 @@ def prepare(compile_cache: bool = True) -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
-def keep_roundings() -> None:
-    """Has this process's XLA round as it is written, on x86 CPUs. Too late once JAX has devices, so
-    in several processes that have joined: lm/train/reproducible.py says so."""
+def compile_as_written() -> None:
+    """Has this process's XLA add and round as programs are written. Several processes have devices
+    by now, which it is too late for."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if machine() in X86 and UNFUSED.split("=")[0] not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {UNFUSED}".strip()
+    if group.size() == 1:
+        missing = [flag for flag in AS_WRITTEN if flag.split("=")[0] not in flags]
+        os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+def compiles_as_written() -> bool:
+    """Returns whether this process's XLA was told to."""
+    return all(flag in os.environ.get("XLA_FLAGS", "") for flag in AS_WRITTEN)
 
 
 def _simulates_devices(flags: str) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
@@ -49,9 +50,22 @@ class ForkedCommand:
         return Ended(*json.loads(self._server.stdout.readline()))
 
 
-def serve(name: str) -> None:
+def imported(name: str) -> ModuleType:
+    """Returns a command's module, with what takes it long to import."""
     sys.path.insert(0, str(ROOT))
     module = import_module(name)
+    if name == "experiments.train":
+        from lm import platform
+
+        platform.prepare()
+        import orbax.checkpoint  # noqa: F401
+
+        import lm.train.run  # noqa: F401
+    return module
+
+
+def serve(name: str) -> None:
+    module = imported(name)
     answers = os.dup(1)
     for line in sys.stdin:
         question = json.loads(line)

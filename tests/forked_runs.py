@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked_commands import imported
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -44,15 +46,7 @@ class ForkedRuns:
 
 
 def serve() -> None:
-    sys.path.insert(0, str(ROOT))
-    from lm import platform
-
-    platform.prepare()
-    import orbax.checkpoint  # noqa: F401
-
-    import experiments.train
-    import lm.train.run  # noqa: F401
-
+    module = imported("experiments.train")
     answers = os.dup(1)
     for line in sys.stdin:
         question = json.loads(line)
@@ -68,8 +62,8 @@ def serve() -> None:
                 for stream in (1, 2):
                     os.dup2(log, stream)
                 sys.argv = ["experiments.train", *question["flags"]]
-                sys.modules["__main__"] = experiments.train
-                experiments.train.run()
+                sys.modules["__main__"] = module
+                module.run()
         os.write(answers, (json.dumps(answer) + "\n").encode())
 
 

@@ -6,6 +6,7 @@ import os
 import resource
 
 import pytest
+from forked_commands import ForkedCommand
 
 from experiments import cli, report_file
 from lm import whole_file
@@ -15,7 +16,6 @@ from lm.laws.figures import gallery
 from lm.laws.forms import LAWS
 from lm.train import workdir
 from tests import fake_sweep
-from tests.forked_commands import ForkedCommand
 
 FULL = 200  # bytes: smaller than any file that is written
 

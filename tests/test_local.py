@@ -53,7 +53,10 @@ def command(changes: dict, workdir: Path, n_processes: int = 2, n_devices: int =
 
 def start(*args, **kwargs) -> subprocess.Popen:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command(*args, **kwargs), cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    env = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles the sooner
+    return subprocess.Popen(
+        command(*args, **kwargs), cwd=ROOT, stdout=pipe, stderr=pipe, text=True, env=env
+    )
 
 
 def run(*args, **kwargs) -> tuple[int, str, str]:

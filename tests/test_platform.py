@@ -26,3 +26,14 @@ def test_collectives_keep_one_order_where_several_run(monkeypatch, environment, 
         monkeypatch.setenv(name, value)
     platform.prepare(compile_cache=False)
     assert (platform.ORDERED in os.environ.get("XLA_FLAGS", "")) == ordered
+
+
+def test_what_the_user_said_to_xla_stays(monkeypatch):
+    theirs = "--xla_backend_extra_options=-unroll-threshold=9 --xla_cpu_enable_fast_math=false"
+    monkeypatch.setenv("XLA_FLAGS", theirs)
+    platform.compile_as_written()
+    assert os.environ["XLA_FLAGS"].startswith(theirs) and not platform.compiles_as_written()
+    monkeypatch.setenv("XLA_FLAGS", "")
+    platform.compile_as_written()
+    assert os.environ["XLA_FLAGS"].split() == list(platform.AS_WRITTEN)
+    assert platform.compiles_as_written()

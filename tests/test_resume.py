@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_commands import Ended, ForkedCommand
 from forked_runs import ForkedRuns
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +38,16 @@ def command(text: Path, workdir: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def run(text: Path, workdir: Path, *more: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(text, workdir, *more), cwd=ROOT, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def train():
+    with ForkedCommand("train") as command:
+        yield command
+
+
+@pytest.fixture(scope="module")
+def run(text, train):
+    """Trains in a work folder, to the end of the command; returns how it ended."""
+    return lambda workdir, *more, **kw: train(*command(text, workdir, *more)[3:], **kw)
 
 
 def last_step(workdir: Path) -> int:
@@ -95,10 +104,10 @@ def outcome(workdir: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(text, tmp_path_factory) -> dict:
+def uninterrupted(run, tmp_path_factory) -> dict:
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    done = run(text, workdir)
-    assert done.returncode == 0, done.stderr
+    done = run(workdir)
+    assert done.code == 0, done.stderr
     return outcome(workdir)
 
 
@@ -108,7 +117,7 @@ def check_whole(workdir: Path) -> None:
         json.loads(path.read_text())
 
 
-def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: int) -> None:
+def check_kills(text, run, workdir: Path, uninterrupted: dict, n_kills: int, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     # Steps to be killed after, growing; the first two in a row come before anything new is saved
@@ -122,8 +131,8 @@ def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: in
         killed += kill_at(text, workdir, step, delay)
         check_whole(workdir)
     assert killed >= n_kills - 1, "kills came after the end: nothing was tested"
-    done = run(text, workdir)
-    assert done.returncode == 0, done.stderr
+    done = run(workdir)
+    assert done.code == 0, done.stderr
     assert not list(workdir.rglob(".*.tmp")), "what kills left half-written stays"
     got = outcome(workdir)
     assert [r["step"] for r in got["rows"]] == [r["step"] for r in uninterrupted["rows"]]
@@ -133,8 +142,8 @@ def check_kills(text, workdir: Path, uninterrupted: dict, n_kills: int, seed: in
     assert got["state"] == uninterrupted["state"]
 
 
-def test_killed_run_ends_bit_identical(text, tmp_path, uninterrupted):
-    check_kills(text, tmp_path / "run", uninterrupted, n_kills=3, seed=0)
+def test_killed_run_ends_bit_identical(text, run, tmp_path, uninterrupted):
+    check_kills(text, run, tmp_path / "run", uninterrupted, n_kills=3, seed=0)
 
 
 class Killer:
@@ -210,7 +219,7 @@ def test_the_corpus_has_epochs_to_cross(uninterrupted):
     assert steps == [50, 100, 150, 200, STEPS]
 
 
-def test_sigterm_saves_and_the_next_start_goes_on(text, tmp_path, uninterrupted):
+def test_sigterm_saves_and_the_next_start_goes_on(text, run, tmp_path, uninterrupted):
     workdir = tmp_path / "run"
     process = subprocess.Popen(
         command(text, workdir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -223,94 +232,81 @@ def test_sigterm_saves_and_the_next_start_goes_on(text, tmp_path, uninterrupted)
     assert json.loads((workdir / "result.json").read_text())["status"] == "stopped"
     stopped_at = max(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
     assert stopped_at >= 40 and stopped_at % 30 != 0
-    done = run(text, workdir)
-    assert done.returncode == 0
+    done = run(workdir)
+    assert done.code == 0
     got = outcome(workdir)
     rate = next(r["lr"] for r in got["rows"] if r["step"] == stopped_at + 1)
     assert f"going on from step {stopped_at}, learning rate {rate:.4g}" in done.stderr
     assert got["state"] == uninterrupted["state"] and got["result"] == uninterrupted["result"]
 
 
-def test_finished_run_says_so(text, tmp_path):
+def test_finished_run_says_so(run, train, tmp_path):
     workdir = tmp_path / "run"
     small = ("--config.train.steps=3",)
-    assert run(text, workdir, *small).returncode == 0
+    assert run(workdir, *small).code == 0
     before = {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
-    again = run(text, workdir, *small)
-    assert again.returncode == 0 and "finished" in again.stderr
+    again = run(workdir, *small)
+    assert again.code == 0 and "finished" in again.stderr
     assert {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()} == before
-    repeated = subprocess.run(
-        [sys.executable, "-m", "experiments.train", f"--config={workdir / 'config.json'}",
-         f"--workdir={tmp_path / 'again'}"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert repeated.returncode == 0, repeated.stderr
+    repeated = train(f"--config={workdir / 'config.json'}", f"--workdir={tmp_path / 'again'}")
+    assert repeated.code == 0, repeated.stderr
     assert outcome(tmp_path / "again") == outcome(workdir)
 
 
-def refused(done: subprocess.CompletedProcess, *words: str) -> None:
-    assert done.returncode == 2, (done.returncode, done.stderr)
+def refused(done: Ended, *words: str) -> None:
+    assert done.code == 2, (done.code, done.stderr)
     assert "Traceback" not in done.stderr
     sentence = done.stderr.strip().splitlines()[-1]
     for word in words:
         assert word in sentence, sentence
 
 
-def test_mistakes_in_the_work_folder_are_told(text, tmp_path):
+def test_mistakes_in_the_work_folder_are_told(run, tmp_path):
     workdir = tmp_path / "run"
     small = ("--config.train.steps=3", "--config.checkpoint.every=1")
-    assert run(text, workdir, *small).returncode == 0
-    refused(run(text, workdir, *small, "--config.optim.learning_rate=0.5"),
+    assert run(workdir, *small).code == 0
+    refused(run(workdir, *small, "--config.optim.learning_rate=0.5"),
             "optim.learning_rate is 0.003 there and 0.5 now")  # fmt: skip
     (workdir / "result.json").unlink()
     for state in (workdir / "checkpoints").glob("*/state"):
         for path in state.rglob("*"):
             if path.is_file():
                 path.write_bytes(b"damaged")
-    refused(run(text, workdir, *small), "no checkpoint in", "can be read")
+    refused(run(workdir, *small), "no checkpoint in", "can be read")
     other = tmp_path / "taken"
     other.write_text("a file")
-    refused(run(text, other, *small), str(other))
+    refused(run(other, *small), str(other))
 
 
-def test_damaged_newest_checkpoint_is_left_out(text, tmp_path):
+def test_damaged_newest_checkpoint_is_left_out(run, tmp_path):
     workdir = tmp_path / "run"
     small = ("--config.train.steps=6", "--config.checkpoint.every=2")
-    assert run(text, workdir, *small).returncode == 0
+    assert run(workdir, *small).code == 0
     whole = outcome(workdir)
     (workdir / "result.json").unlink()
     for path in (workdir / "checkpoints" / "6" / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    again = run(text, workdir, *small)
-    assert again.returncode == 0, again.stderr
+    again = run(workdir, *small)
+    assert again.code == 0, again.stderr
     assert "step 6" in again.stderr and "going on from step 4" in again.stderr
     assert outcome(workdir) == whole
 
 
-def test_full_disk_stops_with_a_sentence_and_keeps_the_last_checkpoint(text, tmp_path):
+def test_full_disk_stops_with_a_sentence_and_keeps_the_last_checkpoint(run, tmp_path):
     workdir = tmp_path / "run"
     small = ("--config.train.steps=6", "--config.checkpoint.every=2", "--config.model.d_model=128")
-    assert run(text, workdir, *small[:1], "--config.checkpoint.every=2", small[2]).returncode == 0
+    assert run(workdir, *small[:1], "--config.checkpoint.every=2", small[2]).code == 0
     whole = outcome(workdir)
     stopped = tmp_path / "limited"
     limit = 1 << 16  # above every file but the parameters', however Orbax divides these
     sizes = [p.stat().st_size for p in (workdir / "checkpoints").rglob("*") if p.is_file()]
     assert max(sizes) > 4 * limit
 
-    limited = (
-        "import os, resource, sys; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
-        "os.execv(sys.argv[2], sys.argv[2:])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", limited, str(limit), *command(text, stopped, *small)],
-        cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
-    )  # fmt: skip
-    assert done.returncode == 1, (done.returncode, done.stderr)
+    done = run(stopped, *small, largest=limit)
+    assert done.code == 1, (done.code, done.stderr)
     assert "Traceback" not in done.stderr
     assert "cannot save step 2" in done.stderr.strip().splitlines()[-1]
     assert not list((stopped / "checkpoints").glob("*tmp*"))
-    assert run(text, stopped, *small).returncode == 0
+    assert run(stopped, *small).code == 0
     assert outcome(stopped) == whole

@@ -1,6 +1,7 @@
 """One optimizer step: the same on any layout, and what clipping, decay and schedules promise."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_model
 import pytest
+from either_optimizer import either
 from jax.sharding import PartitionSpec as P
 from test_model import V, close, tiny
 
@@ -57,9 +59,10 @@ def batch(seed: int) -> Batch:
 
 
 class Run:
-    """A config's model, layout and first state."""
+    """A config's model, layout and first state. or_else: an optimizer that steps can be made with
+    too, in the same compiled step."""
 
-    def __init__(self, c: Config, batches: list[Batch] | None = None):
+    def __init__(self, c: Config, batches: list[Batch] | None = None, or_else: str | None = None):
         self.c, self.layout = c, make_layout(c.mesh)
         self.batches = batches or [batch(i) for i in range(4)]
         self.model = transformer.build(
@@ -69,11 +72,18 @@ class Run:
             c.pipeline.repeats,
             c.precision.matmul,
         )
-        self.tx = build_optimizer(c.optim, self.model.table, c.precision)
+        built = lambda o: build_optimizer(o, self.model.table, c.precision)
+        self.tx = built(c.optim)
+        if or_else:
+            self.tx = either(self.tx, built(dataclasses.replace(c.optim, optimizer=or_else)))
         self.where = train_state.shardings(self.model.table, self.tx, self.layout)
 
     def initial(self):
         return train_state.initial(self.model.table, self.tx, self.layout, self.c.seed)
+
+    @functools.cached_property
+    def step(self):
+        return jit_step(self.c, self.model, self.tx, 10, self.layout)
 
     def gradients(self):
         """(mean loss, gradients, valid tokens) of the first batch, compiled for the layout."""
@@ -89,13 +99,20 @@ class Run:
         states, metrics = self.states(n)
         return states[-1], metrics
 
-    def states(self, n: int):
+    def or_else(self, n: int):
+        """states(n) of the other optimizer, with its own state alone."""
+        first = self.initial()
+        second = jax.device_put(jnp.bool_(True), self.layout.replicated)
+        states, metrics = self.states(n, first._replace(opt=first.opt._replace(second=second)))
+        return [s._replace(opt=s.opt.states[1]) for s in states], metrics
+
+    def states(self, n: int, state=None):
         """(host copies of every state but the last, and that; metrics of each step)."""
-        step, state = jit_step(self.c, self.model, self.tx, 10, self.layout), self.initial()
+        state = self.initial() if state is None else state
         states, metrics = [], []
         with jax.set_mesh(self.layout.mesh):
             for i in range(n):
-                state, found = jax.block_until_ready(step(state, self.batches[i]))
+                state, found = jax.block_until_ready(self.step(state, self.batches[i]))
                 metrics.append({k: float(v) for k, v in found.items()})
                 states.append(state if i + 1 == n else jax.device_get(state))
         return states, metrics
@@ -155,33 +172,39 @@ STEPPED = [(8, 1, True), (2, 4, True), (4, 2, False)]
 
 @pytest.fixture(scope="module")
 def stepped():
-    adamw = Run(config(MeshConfig())).steps(4)[1]
-    matrix = {o: Run(config(MeshConfig(), optimizer=o)).steps(2)[1] for o in ("muon", "adafactor")}
-    return adamw, Run(config(MeshConfig(), optimizer="sgd")).steps(2)[0], matrix
+    run = Run(config(MeshConfig()), or_else="sgd")
+    return run.steps(4)[1], run.or_else(2)[0][-1]
 
 
 @pytest.mark.parametrize("data, accumulate, fully_sharded", STEPPED)
 def test_next_losses_and_state_equal_one_devices(stepped, data, accumulate, fully_sharded):
-    want_metrics, want_state, _ = stepped
+    want_metrics, want_state = stepped
     mesh = MeshConfig(data=data, fully_sharded=fully_sharded)
-    adamw = Run(config(mesh, accumulate))
-    state, metrics = adamw.steps(4)
+    run = Run(config(mesh, accumulate), or_else="sgd")
+    state, metrics = run.steps(4)
     for got, want in zip(metrics, want_metrics, strict=True):
         assert got == pytest.approx(want, rel=1e-5)
-    assert int(state.step) == int(state.opt[0].count) == 4  # once a step, not a micro-batch
-    declared = train_state.abstract(adamw.model.table, adamw.tx, adamw.layout)
+    count = state.opt.states[0][0].count
+    assert int(state.step) == int(count) == 4  # once a step, not a micro-batch
+    declared = train_state.abstract(run.model.table, run.tx, run.layout)
     for x, d in zip(jax.tree.leaves(state), jax.tree.leaves(declared), strict=True):
         assert (x.shape, x.dtype) == (d.shape, d.dtype)
         assert x.sharding.is_equivalent_to(d.sharding, x.ndim)
-    state, _ = Run(config(mesh, accumulate, optimizer="sgd")).steps(2)
-    trees_close(state, want_state, 5e-6)
+    trees_close(run.or_else(2)[0][-1], want_state, 5e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
-def test_matrix_optimizers_steps_equal_one_devices(stepped, optimizer):
-    _, metrics = Run(config(MeshConfig(data=2), optimizer=optimizer)).steps(2)
-    for got, want in zip(metrics, stepped[2][optimizer], strict=True):
-        assert got == pytest.approx(want, rel=1e-5)
+def test_two_optimizers_in_one_step_are_those_of_a_step_each(stepped):
+    metrics, state = stepped
+    trees_close(Run(config(MeshConfig(), optimizer="sgd")).steps(2)[0], state, 1e-6)
+    alone = [m["loss"] for m in Run(config(MeshConfig())).steps(2)[1]]
+    assert alone == pytest.approx([m["loss"] for m in metrics[:2]], rel=1e-6)
+
+
+def test_matrix_optimizers_steps_equal_one_devices():
+    two, one = (Run(config(MeshConfig(n), optimizer="muon"), or_else="adafactor") for n in (2, 1))
+    for found, wanted in ((two.states(2), one.states(2)), (two.or_else(2), one.or_else(2))):
+        for got, want in zip(found[1], wanted[1], strict=True):
+            assert got == pytest.approx(want, rel=1e-5)
 
 
 def test_bytes_per_device_fall_with_the_devices():

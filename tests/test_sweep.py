@@ -59,13 +59,15 @@ def get_held_out():
 """
 
 
+# Compiling is nearly all of the time here.
+ENV = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+
+
 def sweep(config: Path, workdir: Path, *more: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "experiments.sweep", f"--config={config}", f"--workdir={workdir}",
          *more],
-        cwd=ROOT, capture_output=True, text=True,
-        # Compiling is nearly all of the time here.
-        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        cwd=ROOT, capture_output=True, text=True, env=ENV,
     )  # fmt: skip
 
 
@@ -194,7 +196,7 @@ def test_stopped_sweep_saves(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "experiments.sweep", f"--config={config}", f"--workdir={workdir}",
          "--config.checkpoint.every=1000000"],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENV,
     )  # fmt: skip
     while not any(p.stat().st_size for p in workdir.glob("runs/*/metrics.jsonl")):
         assert process.poll() is None, process.stderr and process.stderr.read()

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from lm import platform
 from lm.collectives import axis_index, axis_size, whole_bits
 from lm.config import TrainConfig
 from lm.layout import DATA, Layout
@@ -24,9 +25,6 @@ from lm.model.spec import Table
 from lm.objective import Batch
 
 MOST_PARTS = 8
-# From this version of JAX on, XLA:CPU adds up the gradients of norms' scales in an order that
-# differs between meshes: 0.12 was seen to, 0.10 not.
-SUMS_OTHERWISE = (0, 11)
 
 
 def parts(t: TrainConfig) -> int:
@@ -41,15 +39,12 @@ def told(t: TrainConfig) -> str:
     fewer = ", ".join(str(2**i) for i in range(n.bit_length() - 1))
     if n == 1:
         return "batches with an odd number of rows go on 1 data device only"
-    if fused():
+    if fused() or not platform.compiles_as_written():
         return (
-            "bits may differ between meshes, since programs here round a product and a sum "
-            "together where XLA likes (on x86, XLA_FLAGS=--xla_cpu_max_isa=AVX keeps it from that)"
+            "bits may differ between meshes, since programs here add up and round where XLA likes: "
+            f"on x86 each process needs XLA_FLAGS='{' '.join(platform.AS_WRITTEN)}'"
         )
-    known = f"the same bits on {fewer} or {n} data devices"
-    if jax.__version_info__ >= SUMS_OTHERWISE:
-        return f"{known}, but for the gradients of norms: JAX {jax.__version__} sums them otherwise"
-    return known
+    return f"the same bits on {fewer} or {n} data devices"
 
 
 def fused() -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from lm import group
 from lm.config import Config
 from lm.errors import CannotSave, Diverged
-from lm.platform import keep_roundings
+from lm.platform import compile_as_written
 from lm.progress import say
 from lm.train import trunk
 from lm.train import workdir as files
@@ -30,7 +30,7 @@ def train(c: Config, workdir: Path | str, branch_of: Path | str | None = None) -
     this; the first one writes the files.
     """
     if c.train.reproducible:
-        keep_roundings()
+        compile_as_written()
     try:
         with contextlib.ExitStack() as held:
             kept = group.together(lambda: Mirror(workdir))
