@@ -33,7 +33,7 @@ test: lint
 	$(PY) -m pytest -n 2 --dist loadfile
 
 test-layouts: venv
-	$(PY) -m pytest -m layouts
+	$(PY) -m pytest -m layouts -n 2 --dist load
 
 bench: venv
 	$(PY) -m pytest -m bench --no-header tests

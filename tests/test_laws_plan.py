@@ -78,6 +78,8 @@ def test_a_point_and_what_its_flops_would_have_bought(n, d, loss):
     cheaper = plan(read_law("chinchilla_2022"), loss=p["loss"]["value"])
     assert cheaper["flops"]["value"] == pytest.approx(share * 6 * n * d, rel=1e-9)
     assert share < 1
+    intervals = [line.split()[-1] for line in plan_text(p).splitlines()[6:11]]
+    assert intervals == ["given", "given", "given", "given", "unknown"]
 
 
 def test_intervals_are_percentiles_of_each_samples_own_answer(fit_folder):

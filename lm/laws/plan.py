@@ -33,6 +33,13 @@ class Question(NamedTuple):
     served: float = 0.0
     unique: float | None = None
 
+    @property
+    def given(self) -> list[str]:
+        """What of a plan follows from the question alone."""
+        if self.n is not None:
+            return ["n", "d", "tokens_per_param", "flops"]
+        return ["flops"] if self.flops is not None else ["loss"]
+
     def check(self) -> None:
         """Raises BadInput for two questions at once, none, half a point or a bad number."""
         for flag, value in (("flops", self.flops), ("loss", self.loss), ("n", self.n),
@@ -116,6 +123,7 @@ def make_plan(
         "d": quantity(lambda o: o.d, "d"),
         "tokens_per_param": quantity(lambda o: o.d / o.n),
         "loss": quantity(lambda o: _asked(q.loss, o.loss), "loss"),
+        "given": q.given,
         "exponents": _exponents(known),
     }  # fmt: skip
     if q.served:

@@ -81,6 +81,7 @@ def frontier_plan(
         "d": d,
         "tokens_per_param": quantity(lambda p: d_star(p) / n_star(p)),
         "loss": loss_at(n["value"], d["value"]),
+        "given": q.given,
         "exponents": {k: quantity(lambda p, k=k: p[k]) for k in ("a", "b")},
         "shape": shape,
         "warnings": warnings,

@@ -88,10 +88,10 @@ def _quantity(label: str, key: str, plan: dict[str, Any], form) -> str:
     interval = q["interval_80"]
     if q["value"] is None:
         return _row(label, "unknown", "")
-    if interval is None:
-        between = "unknown"
-    elif interval[0] == interval[1]:
+    if key in plan["given"]:
         between = "given"
+    elif interval is None:
+        between = "unknown"
     else:
         between = f"{form(interval[0])} to {form(interval[1])}"
     return _row(label, form(q["value"]), between)
