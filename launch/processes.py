@@ -54,10 +54,9 @@ def _attend(children: Sequence["_Child"], asked: list[int], grace: float) -> int
     running = list(children)
     while running:
         time.sleep(POLL_SECONDS)
-        for child in list(running):
-            code = child.code()
-            if code is None:
-                continue
+        ended = [(child, code) for child in running if (code := child.code()) is not None]
+        # Of two in one look, one that was killed is why the other failed.
+        for child, code in sorted(ended, key=lambda end: end[1] <= 128):
             running.remove(child)
             if code and not first_failure:
                 first_failure = code

@@ -102,6 +102,18 @@ def test_one_that_cannot_start_ends_those_before_it():
     assert done.stdout == "refused\nno child is left\n", done.stderr
 
 
+def test_of_two_that_ended_in_one_look_the_killed_one_counts(start):
+    process = start("--processes=2", "--", "worker", "saves", "waits")
+    first, second = ids(process, 2)
+    process.send_signal(signal.SIGSTOP)  # looks no more
+    os.kill(first, signal.SIGTERM)
+    os.kill(second, signal.SIGKILL)
+    while not (gone(first) and gone(second)):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 128 + signal.SIGKILL
+
+
 def test_the_exit_code_is_that_of_the_first_to_fail(start):
     process = start("--processes=3", "--", "worker", "fails", "waits")
     pids = ids(process, 3)
