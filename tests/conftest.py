@@ -1,9 +1,10 @@
 """The suite's machine: JAX on the CPU as 8 simulated devices, compiled programs kept between runs.
 
 Tests compile far longer than they run, so in this process LLVM does not optimise (a fifth of the
-compile time); nor do commands of sweeps and of several processes. Others that tests start compile
-as users' do. What is not excused below is an error, warnings too. Tests marked `bench` are long and run only by `make bench`; those marked
-`layouts` are the rest of the product of layouts, run by `make test-layouts`.
+compile time); nor in commands of sweeps and of several processes. Others that tests start compile
+as users' do. What is not excused below is an error, warnings too. Tests marked `bench` are long and
+run only by `make bench`; those marked `layouts` are the rest of the product of layouts, run by
+`make test-layouts`.
 """
 
 import os
