@@ -14,3 +14,7 @@ if sys.argv[0] == "-m" or os.path.basename(sys.argv[0]).startswith(
             _told(kind, error, trace)
 
     sys.excepthook = _quiet
+
+    from lm import platform
+
+    platform.restart_with_huge_pages()

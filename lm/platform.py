@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from platform import machine
@@ -21,7 +22,27 @@ AS_WRITTEN = (
     "--xla_backend_extra_options=-vectorize-loops=false,-vectorize-slp=false",
     *(["--xla_cpu_max_isa=AVX"] if machine() in X86 else []),
 )
+# Memory that XLA takes and gives back in every step comes back as 2 MiB pages instead of 4 KiB ones,
+# each of which the kernel interrupts the program to hand out: a tenth of a small step.
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
+
+
+def restart_with_huge_pages() -> None:
+    """Starts this command again, in this very process, if its memory could be in huge pages and is
+    not: glibc (2.35 and newer) looks only as a process begins. A GLIBC_TUNABLES that says something
+    about them stays as it is."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if HUGE_PAGES.split("=")[0] in tunables:
+        return
+    try:
+        if "[madvise]" not in THP.read_text():  # else given to all, or to nobody
+            return
+    except OSError:
+        return
+    os.environ["GLIBC_TUNABLES"] = f"{tunables}:{HUGE_PAGES}".lstrip(":")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def prepare(compile_cache: bool = True) -> None:
