@@ -17,4 +17,4 @@ if sys.argv[0] == "-m" or os.path.basename(sys.argv[0]).startswith(
 
     from lm import platform
 
-    platform.restart_with_huge_pages()
+    platform.restart_with_memory()

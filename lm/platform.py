@@ -22,26 +22,22 @@ AS_WRITTEN = (
     "--xla_backend_extra_options=-vectorize-loops=false,-vectorize-slp=false",
     *(["--xla_cpu_max_isa=AVX"] if machine() in X86 else []),
 )
-# Memory that XLA takes and gives back in every step comes back as 2 MiB pages instead of 4 KiB ones,
-# each of which the kernel interrupts the program to hand out: a tenth of a small step.
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
-THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+# How glibc is to keep memory. What XLA takes and gives back in every step comes back in pages of
+# 2 MiB instead of 4 KiB, for each of which the kernel interrupts the program: a tenth of a small
+# step. And every thread has its own pool, however few processors it may use: in one shared with the
+# compiler, a product looks for its scratch memory among that one's scraps.
+MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=512"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # save and stop: what schedulers send
 
 
-def restart_with_huge_pages() -> None:
-    """Starts this command again, in this very process, if its memory could be in huge pages and is
-    not: glibc (2.35 and newer) looks only as a process begins. A GLIBC_TUNABLES that says something
-    about them stays as it is."""
+def restart_with_memory() -> None:
+    """Starts this command again, in this very process, with memory kept as MEMORY says, which
+    glibc reads only as a process begins. What GLIBC_TUNABLES says about memory stays as it is."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if HUGE_PAGES.split("=")[0] in tunables:
+    glibc = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
+    if sys.platform != "linux" or not glibc or "glibc.malloc." in tunables:
         return
-    try:
-        if "[madvise]" not in THP.read_text():  # else given to all, or to nobody
-            return
-    except OSError:
-        return
-    os.environ["GLIBC_TUNABLES"] = f"{tunables}:{HUGE_PAGES}".lstrip(":")
+    os.environ["GLIBC_TUNABLES"] = f"{tunables}:{MEMORY}".lstrip(":")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

@@ -1,10 +1,15 @@
 """What is settled before JAX is imported: flags that simulated devices and processes need."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from lm import platform
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,26 @@ def test_what_the_user_said_to_xla_stays(monkeypatch):
     platform.compile_as_written()
     assert os.environ["XLA_FLAGS"].split() == list(platform.AS_WRITTEN)
     assert platform.compiles_as_written()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+@pytest.mark.parametrize("theirs", ["", "glibc.rtld.optional_static_tls=512"])
+def test_a_command_starts_again_once_with_memory_kept_for_arrays(theirs):
+    """Told by what a process was started with, which its own os.environ cannot change. glibc cuts
+    its settings apart there, where it reads them."""
+    code = (
+        "import os, sys; sys.argv[0] = '-m'; import experiments; "
+        "print(os.getppid(), open('/proc/self/environ').read().split('\\0'), sys.argv[1:])"
+    )
+    environment = os.environ | {"GLIBC_TUNABLES": theirs}
+    argv = [sys.executable, "-c", code, "--an=argument", "and another"]
+    told = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    settings = ":".join([theirs, platform.MEMORY]).lstrip(":").split(":")
+    assert all(setting in told for setting in settings), told
+    assert str(os.getpid()) in told.split() and "['--an=argument', 'and another']" in told
+
+
+def test_what_the_user_said_of_memory_stays(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=4")
+    platform.restart_with_memory()  # else it would not come back
+    assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=4"
